@@ -1,0 +1,108 @@
+"""What a policy is: something that answers a prompt, asynchronously."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from agentgym.errors import PolicyError
+from agentgym.records import Completion, Sampling
+
+if TYPE_CHECKING:
+    from agentgym.renderer.base import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation, as text.
+
+    Example:
+        Message(role="user", content="37*48")
+    """
+
+    role: str
+    """`system`, `user`, `assistant` or `tool`."""
+    content: str
+    """Its text, verbatim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One call of a policy.
+
+    `prompt_ids` is the whole prompt, always: a policy that keeps a cache between the turns of
+    `episode_id` finds the shared prefix itself.
+    """
+
+    episode_id: str
+    """Which live episode asks; requests of one episode never overlap."""
+    turn: int
+    """Turn of the episode, from 0."""
+    messages: tuple[Message, ...]
+    """The conversation so far as text, for policies that work on text."""
+    prompt_ids: tuple[int, ...] | None
+    """[time] the whole prompt; None for policies without a renderer."""
+    sampling: Sampling
+    """How to draw; its seed is this call's own."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Answers prompts. One object serves many live episodes at once.
+
+    Errors: a call raises `InfrastructureError` for what may succeed when tried again, `PolicyError`
+    for what may not. A cancelled call stops generating.
+    """
+
+    @property
+    def id(self) -> str:
+        """Name, for records."""
+        ...
+
+    @property
+    def renderer(self) -> Renderer | None:
+        """Turns conversations into ids; None if the policy works on text."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Learner updates behind the weights that sample now."""
+        ...
+
+    @property
+    def max_context_tokens(self) -> int | None:
+        """Ids that prompt and completion may have together; None if not known."""
+        ...
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Return the completion of one prompt."""
+        ...
+
+    async def begin_episode(self, episode_id: str) -> None:
+        """Announce an episode, before its first call."""
+        ...
+
+    async def end_episode(self, episode_id: str) -> None:
+        """Free whatever is kept for an episode. May be called for an unknown one."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free everything. May be called more than once."""
+        ...
+
+
+def require_renderer(policy: Policy, *, why: str) -> Renderer:
+    """Return the policy's renderer.
+
+    Raises:
+        PolicyError: If it has none, which `why` needs it for.
+    """
+    if policy.renderer is None:
+        raise PolicyError(f"{why} needs token ids, which the policy {policy.id!r} does not give")
+    return policy.renderer
+
+
+def last_message(messages: Sequence[Message], role: str) -> str:
+    """Return the text of the last message with that role, or an empty string."""
+    return next((m.content for m in reversed(messages) if m.role == role), "")
