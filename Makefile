@@ -65,7 +65,7 @@ quickstart: $(VENV)/.stamp-run
 
 # Two processes of one thread each. `-ra` prints each skip with its reason, the last line counts them.
 test: $(VENV)/.stamp-dev
-	@OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not service and not soak and not gpu" $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal $(PYTEST_ARGS)
 
 services: $(VENV)/.stamp-dev
 	@OMP_NUM_THREADS=1 $(PYTEST) -m "service and not soak and not gpu" $(PYTEST_ARGS)
