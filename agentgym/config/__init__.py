@@ -1,0 +1,40 @@
+"""The configuration of a run: `schema` says what there is, `loading` reads it, `preflight` checks
+it against what is installed.
+"""
+
+from __future__ import annotations
+
+from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.schema import (
+    BudgetConfig,
+    CheckpointConfig,
+    Device,
+    EnvSource,
+    EvalConfig,
+    LearningRateSchedule,
+    LimitsConfig,
+    ModelConfig,
+    OptimConfig,
+    Precision,
+    RolloutConfig,
+    RunConfig,
+    WarmstartConfig,
+)
+
+__all__ = [
+    "BudgetConfig",
+    "CheckpointConfig",
+    "Device",
+    "EnvSource",
+    "EvalConfig",
+    "InvalidInputError",
+    "LearningRateSchedule",
+    "LimitsConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "Precision",
+    "Problem",
+    "RolloutConfig",
+    "RunConfig",
+    "WarmstartConfig",
+]

@@ -1,0 +1,164 @@
+"""Settings that contradict each other, or that would be without effect.
+
+A rule reads a whole config and answers with a sentence or None. `contradictions` holds for every
+config, however it was made; `without_effect` needs to know which settings the user wrote, since a
+default is no contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from agentgym.config.problems import Problem
+
+if TYPE_CHECKING:
+    from agentgym.config.schema import RunConfig
+
+Rule = Callable[["RunConfig"], Problem | None]
+
+
+def contradictions(config: RunConfig) -> list[Problem]:
+    """Return every contradiction between settings of `config`."""
+    return [problem for rule in _RULES if (problem := rule(config)) is not None]
+
+
+def without_effect(config: RunConfig, given: Collection[str]) -> list[Problem]:
+    """Return a problem for each setting of `given` (dotted names) that nothing would read."""
+    return [
+        Problem(key=key, text=f"'{key}' would be without effect: {reason}")
+        for key in given
+        if (reason := _reason_for_no_effect(config, key)) is not None
+    ]
+
+
+def _reason_for_no_effect(config: RunConfig, key: str) -> str | None:
+    section, _, name = key.partition(".")
+    family = config.policy.partition(":")[0]
+    if section == "model" and name in {"hidden_size", "layers", "heads"} and family != "tiny":
+        return (
+            f"the policy {config.policy!r} comes with its size; only 'tiny' models are built here"
+        )
+    if key == "model.lora_alpha" and config.model.lora_rank == 0:
+        return "'model.lora_rank' is 0, so there are no adapters"
+    if section == "warmstart" and name != "steps" and not _warmstart_reads(config, name):
+        return "'warmstart.steps' is 0, so there is no warm start"
+    if section == "eval" and not _evaluates(config) and name not in {"every", "at_start", "at_end"}:
+        return (
+            "no evaluation is asked for ('eval.every' is 0, 'eval.at_start' and 'at_end' are off)"
+        )
+    return None
+
+
+def _warmstart_reads(config: RunConfig, name: str) -> bool:
+    return config.warmstart.steps > 0 or name == "path"
+
+
+def _evaluates(config: RunConfig) -> bool:
+    return config.eval.every > 0 or config.eval.at_start or config.eval.at_end
+
+
+def _problem(key: str, text: str) -> Problem:
+    return Problem(key=key, text=text)
+
+
+def _greedy_training(config: RunConfig) -> Problem | None:
+    if config.rollout.temperature > 0:
+        return None
+    return _problem(
+        "rollout.temperature",
+        "'rollout.temperature' must be > 0 for training (got 0): greedy episodes of one task are "
+        "all alike, so there is nothing to compare",
+    )
+
+
+def _filtered_sampling(config: RunConfig) -> Problem | None:
+    sampling = config.rollout.sampling()
+    if sampling.keeps_full_support:
+        return None
+    got = [
+        f"rollout.{name}={getattr(config.rollout, name)!r}"
+        for name, neutral in (("top_p", 1), ("top_k", 0), ("min_p", 0))
+        if getattr(config.rollout, name) != neutral
+    ]
+    return _problem(
+        got[0].partition("=")[0],
+        f"{', '.join(got)} cuts tokens off the distribution that the probability ratio is taken "
+        "over; training needs top_p=1, top_k=0, min_p=0",
+    )
+
+
+def _micro_batch(config: RunConfig) -> Problem | None:
+    if config.optim.minibatches <= config.rollout.groups_per_step:
+        return None
+    return _problem(
+        "optim.minibatches",
+        f"'optim.minibatches' must be at most 'rollout.groups_per_step' "
+        f"(got {config.optim.minibatches!r} for {config.rollout.groups_per_step!r} groups)",
+    )
+
+
+def _warmup(config: RunConfig) -> Problem | None:
+    updates = config.steps * config.optim.epochs * config.optim.minibatches
+    if config.optim.warmup_steps <= updates:
+        return None
+    return _problem(
+        "optim.warmup_steps",
+        f"'optim.warmup_steps' must be at most the run's {updates} updates "
+        f"(got {config.optim.warmup_steps!r}): the learning rate would never be reached",
+    )
+
+
+def _warmstart_path(config: RunConfig) -> Problem | None:
+    if config.warmstart.path is None or config.warmstart.steps == 0:
+        return None
+    return _problem(
+        "warmstart.path",
+        f"'warmstart.path' begins from an earlier warm start, so 'warmstart.steps' must be 0 "
+        f"(got {config.warmstart.steps!r})",
+    )
+
+
+def _heads(config: RunConfig) -> Problem | None:
+    width, heads = config.model.hidden_size, config.model.heads
+    if width is None or heads is None or width % heads == 0:
+        return None
+    return _problem(
+        "model.heads",
+        f"'model.heads' must divide 'model.hidden_size' (got {heads!r} for {width!r})",
+    )
+
+
+def _learned_policy(config: RunConfig) -> Problem | None:
+    family = config.policy.partition(":")[0]
+    if family not in {"scripted", "expert", "random", "human", "openai"}:
+        return None
+    return _problem(
+        "policy",
+        f"the policy {config.policy!r} gives no token ids and cannot be trained; "
+        "use tiny, smollm2, a transformers folder or vllm:URL",
+    )
+
+
+def _duplicate_envs(config: RunConfig) -> Problem | None:
+    seen = [
+        (source.name, source.split, str(sorted(source.kwargs.items()))) for source in config.envs
+    ]
+    twice = sorted({name for name in seen if seen.count(name) > 1})
+    if not twice:
+        return None
+    return _problem(
+        "envs", f"'envs' lists {twice[0][0]!r} twice; give it once, with a larger weight"
+    )
+
+
+_RULES: tuple[Rule, ...] = (
+    _greedy_training,
+    _filtered_sampling,
+    _micro_batch,
+    _warmup,
+    _warmstart_path,
+    _heads,
+    _learned_policy,
+    _duplicate_envs,
+)

@@ -1,0 +1,35 @@
+"""What is wrong with a user's input, one line each: `Problem`, and the error that carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentgym.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that the user must change.
+
+    Example:
+        Problem(key="optim.learning_ratee", where="run.yaml:3", text="unknown key ...")
+    """
+
+    text: str
+    """One line: what is wrong, what was got, what is accepted."""
+    key: str = ""
+    """Dotted name of the setting; empty if it is about none."""
+    where: str = ""
+    """File and line, or `command line`; empty where neither is known."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+class InvalidInputError(ConfigError):
+    """Everything that is wrong with a user's input, reported together."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
