@@ -53,3 +53,14 @@ def test_every_folder_with_code_is_a_package() -> None:
 def test_tests_folders_are_no_packages() -> None:
     # With --import-mode=importlib a test imports nothing of another test.
     assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_gitignore_hides_no_source() -> None:
+    # `runs/` without a leading slash would hide agentgym/runs from git, and so from the wheel.
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.py"]
+    folders = [f"{part}/" for part in ("agentgym", *PARTS, "tests", "examples")]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    hidden = [name for name in listed.splitlines() if name.startswith(tuple(folders))]
+    assert hidden == []
