@@ -1,0 +1,1 @@
+"""Math with tools: arithmetic, reasoning puzzles, word problems from files, and their grading."""
