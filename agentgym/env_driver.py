@@ -1,0 +1,114 @@
+"""Runs one environment instance without blocking the event loop.
+
+Blocking calls go to the engine's threads, or to the instance's own thread where a driver is bound
+to the thread that made it (`thread_affine = True` on the environment). A call that overruns its
+time cannot be stopped from outside: the instance is then given up and closed when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import gymnasium
+
+from agentgym.env import Action, TextEnv
+from agentgym.records import Task
+
+T = TypeVar("T")
+
+
+class EnvDriver:
+    """An environment instance behind awaitable calls; at most one call is in flight."""
+
+    def __init__(self, env: gymnasium.Env[str, str], executor: Executor) -> None:
+        self.env = env
+        self.unwrapped = env.unwrapped
+        self.is_abandoned = False
+        self._executor = executor
+        self._has_own_astep = _overrides_astep(self.unwrapped)
+
+    @classmethod
+    async def create(
+        cls, make: Callable[[], gymnasium.Env[str, str]], executor: Executor, *, thread_affine: bool
+    ) -> EnvDriver:
+        """Return a driver for a new instance, made in the thread that will run it."""
+        if thread_affine:
+            executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentgym-env")
+        loop = asyncio.get_running_loop()
+        try:
+            env = await loop.run_in_executor(executor, make)
+        except BaseException:
+            if thread_affine:
+                executor.shutdown(wait=False)
+            raise
+        driver = cls(env, executor)
+        driver._owns_executor = thread_affine
+        return driver
+
+    _owns_executor = False
+
+    async def reset(self, task: Task | None, seed: int, timeout_s: float | None) -> tuple[str, dict[str, Any]]:
+        """Start an episode.
+
+        Raises:
+            TimeoutError: If it took longer than `timeout_s`; the instance must not be used again.
+        """
+        options = {"task": task} if task is not None else None
+        return await self._blocking(lambda: self.env.reset(seed=seed, options=options), timeout_s)
+
+    async def step(
+        self, action: Action, timeout_s: float | None
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Answer one action; an environment with its own `astep` is awaited.
+
+        Raises:
+            TimeoutError: If it took longer than `timeout_s`; the instance must not be used again.
+        """
+        if not self._has_own_astep:
+            return await self._blocking(lambda: self.env.step(action), timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.unwrapped.astep(action)  # type: ignore[attr-defined]
+        except TimeoutError:
+            self.is_abandoned = True
+            raise
+
+    async def call(self, function: Callable[[], T], timeout_s: float | None) -> T:
+        """Return what `function` returns, run where the instance's calls run."""
+        return await self._blocking(function, timeout_s)
+
+    async def aclose(self) -> None:
+        """Close the instance, unless a call still holds it: then it is closed when that returns."""
+        loop = asyncio.get_running_loop()
+        if not self.is_abandoned:
+            await loop.run_in_executor(self._executor, self.env.close)
+        if self._owns_executor:
+            self._executor.shutdown(wait=False)
+
+    async def _blocking(self, function: Callable[[], T], timeout_s: float | None) -> T:
+        future = self._executor.submit(function)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.wrap_future(future)
+        except (TimeoutError, asyncio.CancelledError):
+            # wrap_future has tried to cancel it; one that runs already goes on in its thread.
+            if not future.cancelled() and not future.done():
+                self._give_up(future)
+            raise
+
+    def _give_up(self, future: Any) -> None:
+        self.is_abandoned = True
+        env = self.env
+        future.add_done_callback(lambda _: env.close())
+
+
+def _overrides_astep(env: Any) -> bool:
+    """Whether an environment awaits its tools itself (the default `astep` is a step in a thread)."""
+    astep = getattr(type(env), "astep", None)
+    if astep is None or not inspect.iscoroutinefunction(astep):
+        return False
+    return not isinstance(env, TextEnv) or astep is not getattr(TextEnv, "astep", None)

@@ -1,0 +1,176 @@
+"""One episode from task to trajectory. Failures become data here and nowhere else.
+
+The agent's mistakes are observations. What fails for another reason ends the episode with a
+`Failure`; the engine decides whether to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from agentgym.env import Action
+from agentgym.env_driver import EnvDriver
+from agentgym.episode import Episode, EpisodeSpec
+from agentgym.errors import InfrastructureError
+from agentgym.policies.expert import EnvAware
+from agentgym.policy import Policy
+from agentgym.records import Completion, ErrorKind, Failure, StopReason, Trajectory
+
+
+class _Failed(Exception):
+    """Carries a typed failure from where it happened to the end of the episode."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+async def run_episode(
+    driver: EnvDriver, policy: Policy, spec: EpisodeSpec, episode: Episode | None = None
+) -> Trajectory:
+    """Run one episode and return its record, whatever happens short of cancellation.
+
+    Args:
+        driver: The environment instance; it is reset, not closed.
+        policy: Who acts. `begin_episode` and `end_episode` are the caller's.
+        spec: What to run.
+        episode: Where to keep the books, for a caller that wants to look at a live episode.
+
+    Raises:
+        asyncio.CancelledError: If the caller was cancelled; the books then say how far it got.
+    """
+    episode = episode if episode is not None else Episode(spec, policy)
+    try:
+        await _start(driver, episode)
+        return await _play(driver, policy, episode)
+    except _Failed as failed:
+        return episode.finish(StopReason.FAILURE, failure=failed.failure)
+
+
+async def _start(driver: EnvDriver, episode: Episode) -> None:
+    episode.enter("reset")
+    spec = episode.spec
+    try:
+        observation, _ = await driver.reset(spec.task, spec.seed, spec.limits.step_timeout_s)
+    except Exception as error:
+        raise _Failed(_failure(error, where="env")) from error
+    episode.open(driver.unwrapped, observation)
+
+
+async def _play(driver: EnvDriver, policy: Policy, episode: Episode) -> Trajectory:
+    deadline = _deadline(episode)
+    while (stop := episode.limit_reached()) is None:
+        if deadline is not None and time.monotonic() >= deadline:
+            stop = StopReason.MAX_SECONDS
+            break
+        began = time.perf_counter()
+        completion = await _generate(driver, policy, episode, deadline)
+        if completion is None:
+            stop = StopReason.MAX_SECONDS
+            break
+        generated = time.perf_counter()
+        action = _parse(driver, episode, completion)
+        result = await _step(driver, episode, action)
+        timings = {"policy_s": generated - began, "env_s": time.perf_counter() - generated}
+        episode.add_turn(completion, action, result, timings)
+        if result["terminated"] or result["truncated"]:
+            terminated = bool(result["terminated"])
+            stop = StopReason.TERMINATED if terminated else StopReason.ENV_TRUNCATED
+            outcome = await _outcome(driver, episode, result["info"])
+            return episode.finish(stop, terminated=terminated, outcome=outcome)
+    return episode.finish(stop, outcome=await _outcome(driver, episode, {}))
+
+
+def _deadline(episode: Episode) -> float | None:
+    bound = episode.limits.max_seconds
+    return None if bound is None else time.monotonic() + bound
+
+
+async def _generate(
+    driver: EnvDriver, policy: Policy, episode: Episode, deadline: float | None
+) -> Completion | None:
+    """Return the policy's answer, or None if the episode's time ran out while it wrote."""
+    episode.enter("generate")
+    request = episode.request()
+    bound = episode.limits.generate_timeout_s
+    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+    try:
+        async with asyncio.timeout(min((t for t in (bound, left) if t is not None), default=None)):
+            if isinstance(policy, EnvAware):
+                return await driver.call(lambda: policy.act(driver.unwrapped, request), bound)
+            return await policy.generate(request)
+    except TimeoutError as error:
+        if deadline is not None and time.monotonic() >= deadline:
+            return None
+        raise _Failed(_failure(error, where="policy", seconds=bound)) from error
+    except Exception as error:
+        raise _Failed(_failure(error, where="policy")) from error
+
+
+def _parse(driver: EnvDriver, episode: Episode, completion: Completion) -> Action:
+    """Return the completion as an action, parsed by the environment's own protocol."""
+    env: Any = driver.unwrapped
+    protocol = getattr(env, "protocol", None)
+    if protocol is None:
+        return Action(completion.text, finish_reason=completion.finish_reason)
+    parsed = protocol.parse(completion.text, env.tools, finish_reason=completion.finish_reason)
+    return episode.within_tool_budget(
+        Action(completion.text, finish_reason=completion.finish_reason, parsed=parsed)
+    )
+
+
+async def _step(driver: EnvDriver, episode: Episode, action: Action) -> dict[str, Any]:
+    episode.enter("env")
+    bound = episode.limits.step_timeout_s
+    try:
+        observation, reward, terminated, truncated, info = await driver.step(action, bound)
+    except TimeoutError as error:
+        raise _Failed(_failure(error, where="env", seconds=bound)) from error
+    except Exception as error:
+        raise _Failed(_failure(error, where="env")) from error
+    return {
+        "observation": observation,
+        "reward": reward,
+        "terminated": terminated,
+        "truncated": truncated,
+        "info": info,
+    }
+
+
+async def _outcome(driver: EnvDriver, episode: Episode, info: dict[str, Any]) -> float | None:
+    """Return the environment's word on how far the task is solved, None if it has none."""
+    if "outcome" in info:
+        return float(info["outcome"])
+    ask = getattr(driver.unwrapped, "outcome", None)
+    if ask is None:
+        return None
+    episode.enter("outcome")
+    try:
+        return float(await driver.call(ask, episode.limits.step_timeout_s))
+    except Exception as error:
+        raise _Failed(_failure(error, where="env")) from error
+
+
+def _failure(error: Exception, *, where: str, seconds: float | None = None) -> Failure:
+    """Return what went wrong as data. Only infrastructure is worth another try."""
+    if isinstance(error, TimeoutError):
+        after = f" after {seconds:g} s" if seconds is not None else ""
+        return Failure(
+            kind=ErrorKind.TIMEOUT,
+            where=where,
+            message=f"the {where} did not answer in time{after}",
+            exception=type(error).__name__,
+            is_retryable=True,
+        )
+    return Failure(
+        kind=ErrorKind.INFRASTRUCTURE,
+        where=where,
+        message=" ".join(str(error).split())[:500] or type(error).__name__,
+        exception=type(error).__name__,
+        is_retryable=isinstance(error, InfrastructureError),
+    )
+
+
+__all__ = ["run_episode"]
