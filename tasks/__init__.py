@@ -1,4 +1,6 @@
-"""Task suites: rows or generators by name, with train and held-out splits."""
+"""Task suites: name -> `module:function` that returns a `Suite`, or a file of rows in this folder."""
 
 if __name__ != "agentgym.tasks":
     raise ImportError("import agentgym.tasks, not tasks: else each class exists twice")
+
+SUITES: dict[str, str] = {}

@@ -1,0 +1,72 @@
+"""Where blocking calls run: the engine's threads while it drives, asyncio's own otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_executor: contextvars.ContextVar[Executor | None] = contextvars.ContextVar(
+    "agentgym_blocking_executor", default=None
+)
+
+
+@contextmanager
+def use_executor(executor: Executor | None) -> Generator[None]:
+    """Run blocking calls of this context, and of tasks started in it, in `executor`."""
+    token = _executor.set(executor)
+    try:
+        yield
+    finally:
+        _executor.reset(token)
+
+
+async def run_blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return `function(*args, **kwargs)`, run in a thread, with this context's variables."""
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_executor.get(), call)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return a coroutine's result from synchronous code, inside a running loop too.
+
+    Inside a running loop it gets a loop and a thread of its own, and this thread waits.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    results: list[T] = []
+    errors: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def target() -> None:
+        try:
+            results.append(context.run(asyncio.run, coroutine))
+        except BaseException as error:  # noqa: BLE001 - carried over to the waiting thread below
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="agentgym-sync-step")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never waits, without a loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise RuntimeError("a coroutine that was to finish at once waits for something")

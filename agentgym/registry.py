@@ -1,0 +1,249 @@
+"""The registry of environments: `register_env`, `make`, `spec`, `list_envs`.
+
+Three sources, one table: the built-in table `agentgym.envs.ENVS`, entry points of the group
+`agentgym.envs` (name: the id, value: `module:Class [extra]`), and the decorator. Names are
+collected at first use; a module is imported by `make` only. Everything known here is known to
+`gymnasium.make` too.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import importlib.metadata
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gymnasium.envs import registration
+
+from agentgym.errors import MissingExtraError, RegistryError, nearest
+from agentgym.records import Json
+
+ENTRY_POINT_GROUP = "agentgym.envs"
+
+_ID = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?-v(?P<version>[0-9]+)")
+_TARGET = re.compile(r"\s*(?P<path>[\w.]+:[\w.]+)\s*(?:\[(?P<extra>[\w-]+)\])?\s*")
+
+EnvClass = TypeVar("EnvClass", bound=type[Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvEntry:
+    """What the registry knows of one environment.
+
+    Example:
+        EnvEntry(id="math/arithmetic-v0", target="agentgym.envs.math.arithmetic:ArithmeticEnv")
+    """
+
+    id: str
+    """`family/name-vN`."""
+    target: str
+    """`module:Class`, imported by `make`."""
+    env_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Arguments of the constructor, unless `make` is given others."""
+    extra: str | None = None
+    """Optional group of packages that the module needs."""
+    max_instances: int | None = None
+    """Live instances a run may have, where a resource is scarce; None for no bound."""
+    factory: Callable[..., Any] | None = None
+    """The class itself where a decorator registered it; `target` is then for display."""
+
+    @property
+    def family(self) -> str:
+        """The part before the slash."""
+        return self.id.split("/", 1)[0]
+
+
+_lock = threading.RLock()
+_entries: dict[str, EnvEntry] = {}
+_is_collected = False
+
+
+def register_env(
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Json] | None = None,
+    extra: str | None = None,
+    max_instances: int | None = None,
+) -> Callable[[EnvClass], EnvClass]:
+    """Return a class decorator that registers an environment.
+
+    Args:
+        env_id: `family/name-vN`.
+        env_kwargs: Arguments of the constructor, unless `make` is given others.
+        extra: Optional group of packages that it needs.
+        max_instances: Live instances a run may have.
+
+    Raises:
+        RegistryError: If the id is malformed, or taken by another class.
+    """
+
+    def decorate(env_class: EnvClass) -> EnvClass:
+        target = f"{env_class.__module__}:{env_class.__qualname__}"
+        entry = EnvEntry(
+            id=env_id,
+            target=target,
+            env_kwargs=dict(env_kwargs or {}),
+            extra=extra,
+            max_instances=max_instances,
+            factory=env_class,
+        )
+        with _lock:
+            _collect()
+            _add(entry)
+        return env_class
+
+    return decorate
+
+
+def unregister_env(env_id: str) -> None:
+    """Forget an id that a decorator registered, here and in Gymnasium. For tests and notebooks.
+
+    Raises:
+        RegistryError: If the id is unknown.
+    """
+    with _lock:
+        del _entries[spec(env_id).id]
+        registration.registry.pop(env_id, None)
+
+
+def list_envs() -> tuple[str, ...]:
+    """Return every known id, sorted."""
+    with _lock:
+        _collect()
+        return tuple(sorted(_entries))
+
+
+def spec(env_id: str) -> EnvEntry:
+    """Return what is known of an id.
+
+    Raises:
+        RegistryError: If it is unknown; the message names the nearest one.
+    """
+    with _lock:
+        _collect()
+        entry = _entries.get(env_id)
+        if entry is None:
+            raise RegistryError(_unknown(env_id))
+        return entry
+
+
+def load(env_id: str) -> Callable[..., Any]:
+    """Return the class of an id, importing its module.
+
+    Raises:
+        RegistryError: If the id is unknown, or its target is not there.
+        MissingExtraError: If an optional package is missing.
+    """
+    entry = spec(env_id)
+    if entry.factory is not None:
+        return entry.factory
+    return _import_target(entry)
+
+
+def make(env_id: str, **env_kwargs: Any) -> Any:
+    """Return a new, bare instance of an environment (`gymnasium.make` adds Gymnasium's wrappers).
+
+    Args:
+        env_id: A registered id.
+        env_kwargs: Arguments of its constructor, over the registered ones.
+
+    Raises:
+        RegistryError: If the id is unknown.
+        MissingExtraError: If an optional package is missing.
+    """
+    entry = spec(env_id)
+    kwargs = {**entry.env_kwargs, **env_kwargs}
+    env = load(env_id)(**kwargs)
+    gym_spec = copy.copy(registration.registry[env_id])
+    gym_spec.kwargs = kwargs
+    env.unwrapped.spec = gym_spec
+    return env
+
+
+def register_with_gymnasium() -> None:
+    """Make every known id known to `gymnasium.make`. Gymnasium's plugin entry point calls this."""
+    with _lock:
+        _collect()
+
+
+def _collect() -> None:
+    """Fill the table from the built-in one and the entry points, once."""
+    global _is_collected
+    if _is_collected:
+        return
+    _is_collected = True
+    # By string: the core imports no part. The package holds strings only, no environment.
+    builtin: Mapping[str, str] = importlib.import_module("agentgym.envs").ENVS
+    for env_id, target in builtin.items():
+        _add(_entry_of(env_id, target))
+    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        _add(_entry_of(point.name, point.value))
+
+
+def _entry_of(env_id: str, target: str) -> EnvEntry:
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        raise RegistryError(f"{env_id}: the target must read 'module:Class' (got {target!r})")
+    return EnvEntry(id=env_id, target=match["path"], extra=match["extra"])
+
+
+def _add(entry: EnvEntry) -> None:
+    if _ID.fullmatch(entry.id) is None:
+        raise RegistryError(f"an environment id must read 'family/name-vN' (got {entry.id!r})")
+    taken = _entries.get(entry.id)
+    if taken is not None:
+        if taken.target != entry.target:
+            raise RegistryError(
+                f"{entry.id!r} is taken by {taken.target} (got {entry.target}): choose another name, "
+                "or the next version if it replaces that one"
+            )
+        # The same class, seen through the table and through its own decorator.
+        entry = dataclasses.replace(entry, extra=entry.extra or taken.extra)
+    _entries[entry.id] = entry
+    registration.registry.pop(entry.id, None)
+    registration.register(
+        id=entry.id, entry_point=_GymnasiumFactory(entry.id), kwargs=dict(entry.env_kwargs)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _GymnasiumFactory:
+    """What `gymnasium.make` calls: a picklable stand-in for the class, imported when needed."""
+
+    env_id: str
+
+    def __call__(self, **env_kwargs: Any) -> Any:
+        return load(self.env_id)(**env_kwargs)
+
+
+def _import_target(entry: EnvEntry) -> Callable[..., Any]:
+    module_name, _, path = entry.target.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if entry.extra is not None and error.name and not module_name.startswith(error.name):
+            raise MissingExtraError(entry.id, extra=entry.extra) from error
+        raise RegistryError(f"{entry.id}: cannot import {entry.target} ({error})") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise RegistryError(f"{entry.id}: {module_name} has no {path!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _unknown(env_id: str) -> str:
+    stem, dash, _ = env_id.rpartition("-v")
+    stem = stem if dash else env_id
+    others = [known for known in _entries if known.rpartition("-v")[0] == stem]
+    if others:
+        newest = max(others, key=lambda known: int(known.rpartition("-v")[2]))
+        return f"unknown environment {env_id!r}: the version that exists is {newest!r}"
+    return (
+        f"unknown environment {env_id!r}{nearest(env_id, _entries)}; "
+        "`agentgym envs list` shows all of them"
+    )
