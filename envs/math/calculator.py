@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from agentgym.envs.math.expressions import Number, Operation, apply, evaluate, parse
+from agentgym.envs.math.expressions import Number, Operation, evaluate, parse
 from agentgym.envs.math.rationals import format_number, parse_number
 from agentgym.errors import ToolError
 
@@ -47,8 +47,7 @@ def calculate_one(text: str) -> str:
         ToolError: If `text` is not one operation, divides by zero or grows too large.
     """
     operation = read_operation(text)
-    assert isinstance(operation.left, Number) and isinstance(operation.right, Number)
-    return format_number(apply(operation.symbol, operation.left.value, operation.right.value))
+    return format_number(evaluate(operation))
 
 
 def calculate(text: str) -> str:

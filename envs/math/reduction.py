@@ -57,13 +57,8 @@ class Reduction:
         return bool(matches)
 
     def _ready(self) -> list[Operation]:
-        return [
-            node
-            for node in self._values
-            if node not in self._worked_out
-            and self._is_known(node.left)
-            and self._is_known(node.right)
-        ]
+        waiting = [node for node in self._values if node not in self._worked_out]
+        return [n for n in waiting if self._is_known(n.left) and self._is_known(n.right)]
 
     def _is_known(self, node: Expression) -> bool:
         return isinstance(node, Number) or node in self._worked_out
