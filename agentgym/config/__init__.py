@@ -4,6 +4,7 @@ it against what is installed.
 
 from __future__ import annotations
 
+from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import (
     BudgetConfig,
@@ -37,4 +38,5 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "WarmstartConfig",
+    "load_config",
 ]

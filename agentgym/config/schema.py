@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, model_validator
 
 from agentgym.limits import Limits
 from agentgym.records import Sampling
@@ -209,7 +209,7 @@ class EvalConfig(Section):
     """Tokens below this share of the largest probability are left out."""
     max_new_tokens: Positive = 256
     """Sampled tokens of one turn at most."""
-    split: str = "heldout"
+    split: str = "held_out"
     """Which split of the suites."""
     suites: tuple[str, ...] = ()
     """Suites or environments; empty takes the run's own."""
@@ -293,12 +293,15 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> RunConfig:
+    def _refuse_contradictions(self, info: ValidationInfo) -> RunConfig:
         # Imported here: the rules speak of the schema.
         from agentgym.config.conflicts import contradictions
 
         found = contradictions(self)
-        if found:
+        context: Any = info.context
+        if context is not None:  # a loader reports them together with everything else
+            context["contradictions"].extend(found)
+        elif found:
             raise ValueError("; ".join(problem.text for problem in found))
         return self
 

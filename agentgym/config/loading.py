@@ -1,0 +1,280 @@
+"""From a file, a command line or plain data to a `RunConfig`, with every problem in one report.
+
+Later layers win: the schema's defaults, the policy's defaults, the file, the command line. In
+order: `load_config`, then flattening, the search for unknown keys, validation and its messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pydantic
+
+from agentgym.config.command_line import parse_assignments, parse_sources
+from agentgym.config.conflicts import without_effect
+from agentgym.config.files import ParsedFile, read_file
+from agentgym.config.options import advice, is_preset_key, options
+from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.schema import SECTIONS, RunConfig
+from agentgym.config.sentences import sentence
+from agentgym.errors import ConfigError
+
+POLICY_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # A new model knows nothing: it learns the form from demonstrations first, and is small enough
+    # to take large steps.
+    "tiny": {
+        "warmstart.steps": 1000,
+        "optim.learning_rate": 1e-4,
+        "optim.warmup_steps": 5,
+        "rollout.max_new_tokens": 64,
+        "eval.max_new_tokens": 64,
+    },
+    "smollm2": {
+        "warmstart.steps": 100,
+        "warmstart.batch_size": 16,
+        "warmstart.learning_rate": 2e-4,
+        "warmstart.warmup_steps": 10,
+        "rollout.max_new_tokens": 128,
+        "eval.max_new_tokens": 128,
+    },
+}
+"""Family of a policy -> its own defaults, where one number cannot suit every size of model."""
+
+_NONE_WORDS = {"none", "null", "~", ""}
+
+
+def load_config(
+    *,
+    file: str | Path | None = None,
+    assignments: Sequence[str] = (),
+    settings: object = None,
+) -> RunConfig:
+    """Return the run that a file, plain data and `key=value` arguments describe.
+
+    Args:
+        file: A YAML or TOML file.
+        assignments: `key=value` texts with dotted keys; they win over the file.
+        settings: A mapping (nested or with dotted keys), a dataclass or a `RunConfig`; it wins over
+            the file, and `assignments` over it.
+
+    Raises:
+        InvalidInputError: With one line for each problem, all of them together.
+    """
+    problems: list[Problem] = []
+    layers: list[ParsedFile] = []
+    for read in (
+        lambda: read_file(Path(file)) if file is not None else None,
+        lambda: ParsedFile(tree=as_mapping(settings), places={}) if settings is not None else None,
+        lambda: parse_assignments(assignments),
+    ):
+        try:
+            layer = read()
+        except InvalidInputError as error:
+            problems.extend(error.problems)
+        else:
+            layers.extend([layer] if layer is not None else [])
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for layer in layers:
+        flat, where, found = _flatten(layer)
+        values |= flat
+        places |= where
+        problems.extend(found)
+    config, found = _build(values)
+    problems.extend(dataclasses.replace(p, where=places.get(p.key, p.where)) for p in found)
+    if problems or config is None:
+        raise InvalidInputError(problems)
+    return config
+
+
+def as_mapping(settings: object) -> dict[str, Any]:
+    """Return settings in any of the accepted forms as nested dicts.
+
+    Raises:
+        InvalidInputError: If `settings` is none of them.
+    """
+    if isinstance(settings, pydantic.BaseModel):
+        return settings.model_dump(mode="json", exclude_unset=True)
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        return dataclasses.asdict(settings)
+    if _is_mapping(settings):
+        items = cast("Mapping[Any, Any]", settings).items()
+        return {str(key): _plain(value) for key, value in items}
+    text = f"settings must be a mapping, a dataclass or a RunConfig (got {type(settings).__name__})"
+    raise InvalidInputError([Problem(text=text)])
+
+
+def _is_mapping(value: object) -> bool:
+    # Wrapped mappings of other libraries need not derive from Mapping.
+    return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
+    is_nested = isinstance(value, pydantic.BaseModel) or dataclasses.is_dataclass(value)
+    return as_mapping(value) if is_nested or _is_mapping(value) else value
+
+
+# ------------------------------------------------------------------------------ flat dotted keys
+
+
+def _flatten(layer: ParsedFile) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+    """Return dotted key -> value, where each stands, and what is wrong with the layout."""
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    problems: list[Problem] = []
+
+    def put(key: str, value: Any, where: str) -> None:
+        if key in values:
+            text = f"{key!r} is given twice, once as a dotted key"
+            problems.append(Problem(key=key, where=where, text=text))
+        values[key], places[key] = value, where
+
+    for name, value in layer.tree.items():
+        where = layer.places.get(name, "")
+        if name not in SECTIONS and name != "preset_overrides":
+            key = name.removeprefix("preset_overrides.")
+            # Past the prefix every key is the preset's, a `rollout` part's too.
+            put(f"preset_overrides.{key}" if key != name else key, value, where)
+        elif isinstance(value, Mapping):
+            for inner, content in _inner(name, cast("Mapping[Any, Any]", value)):
+                key = f"{name}.{inner}"
+                put(key, content, layer.places.get(key, where))
+        elif value is not None:  # a section with nothing below it is empty
+            text = f"{name!r} is a section: write its settings below it (got {value!r})"
+            problems.append(Problem(key=name, where=where, text=text))
+    return values, places, problems
+
+
+def _inner(section: str, content: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    """Return the settings of a section; a preset's overrides may be nested to any depth."""
+    if section != "preset_overrides":
+        return [(str(key), value) for key, value in content.items()]
+    found: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        nested: list[tuple[str, Any]] = []
+        if isinstance(value, Mapping):
+            nested = _inner(section, cast("Mapping[Any, Any]", value))
+        found.extend((f"{key}.{inner}", leaf) for inner, leaf in nested)
+        if not nested:
+            found.append((str(key), value))
+    return found
+
+
+# ------------------------------------------------------------------------- values to a RunConfig
+
+
+def _build(given: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
+    """Return the config of flat settings, or None, and everything that is wrong with them."""
+    problems: list[Problem] = []
+    known: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+    for key, value in given.items():
+        if key.startswith("preset_overrides."):
+            overrides[key.removeprefix("preset_overrides.")] = value
+        elif key in options():
+            wrong = _wrong_kind(key, value)
+            if wrong is None:
+                known[key] = _normalised(key, value, problems)
+            else:
+                problems.append(wrong)
+        elif is_preset_key(key):
+            overrides[key] = value
+        else:
+            problems.append(Problem(key=key, text=f"unknown setting {key!r}{advice(key)}"))
+    if overrides:
+        known["preset_overrides"] = overrides
+    defaults = _defaults(known)
+    config, found = _validate({**defaults, **known}, bad={problem.key for problem in problems})
+    problems.extend(found)
+    if config is not None:
+        problems.extend(without_effect(config, _chosen(known, defaults)))
+    return (None if problems else config), problems
+
+
+def _wrong_kind(key: str, value: Any) -> Problem | None:
+    """Return a problem for a truth value where a number or a text is wanted.
+
+    Pydantic would read True as 1.
+    """
+    members = options()[key].members
+    if isinstance(value, bool) and bool not in members and (int in members or float in members):
+        return Problem(key=key, text=f"{key!r} must be a number (got {value!r})")
+    return None
+
+
+def _normalised(key: str, value: Any, problems: list[Problem]) -> Any:
+    """Return the value with what may be written in several ways written in one."""
+    option = options()[key]
+    if option.is_optional and isinstance(value, str) and value.lower() in _NONE_WORDS:
+        return None
+    if key == "envs":
+        return _normalised_envs(value, problems)
+    if key == "eval.suites" and isinstance(value, str):
+        return [name for name in value.strip("[]").replace(" ", "").split(",") if name]
+    return value
+
+
+def _normalised_envs(value: Any, problems: list[Problem]) -> Any:
+    if isinstance(value, str | Mapping):
+        value = [value]
+    if not isinstance(value, Sequence):
+        return value
+    sources: list[Any] = []
+    for item in cast("Sequence[Any]", value):
+        try:
+            sources.extend(parse_sources(item) if isinstance(item, str) else [item])
+        except InvalidInputError as error:
+            problems.extend(error.problems)
+    return sources
+
+
+def _defaults(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the policy's own defaults, less what the given settings speak against."""
+    family = str(known.get("policy", options()["policy"].default)).partition(":")[0]
+    defaults = dict(POLICY_DEFAULTS.get(family, {}))
+    if known.get("warmstart.path") is not None:
+        defaults.pop("warmstart.steps", None)
+    return {key: value for key, value in defaults.items() if key not in known}
+
+
+def _chosen(known: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return the settings that say something else than the default."""
+    return [
+        key
+        for key, value in known.items()
+        if key != "preset_overrides" and value != defaults.get(key, options()[key].default)
+    ]
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        section, _, name = key.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[name] = value
+    return tree
+
+
+def _validate(flat: dict[str, Any], bad: set[str]) -> tuple[RunConfig | None, list[Problem]]:
+    """Return the config and what is wrong; bad values are left out to find contradictions too."""
+    problems: list[Problem] = []
+    contradictions: list[Problem] = []
+    for _ in range(len(flat) + 1):
+        contradictions.clear()
+        try:
+            config = RunConfig.model_validate(
+                _nested(flat), context={"contradictions": contradictions}
+            )
+        except pydantic.ValidationError as error:
+            found = [sentence(item) for item in error.errors()]
+            problems.extend(found)
+            bad |= {problem.key for problem in found}
+            flat = {key: value for key, value in flat.items() if key not in bad}
+            continue
+        apart = [p for p in contradictions if not any(f"'{key}'" in p.text for key in bad)]
+        return config, [*problems, *apart]
+    raise ConfigError("a config could not be validated: " + "; ".join(map(str, problems)))
