@@ -1,0 +1,169 @@
+"""Atomic checkpoints of everything that has state.
+
+A checkpoint is a folder `step_000020`: weights, optimiser and random states as a distributed
+checkpoint, and `state.json` for the rest. It is written beside its final name and renamed when it
+is whole, so a folder with that name is complete; anything else is ignored, with a message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from agentgym.errors import CheckpointError
+from agentgym.records import Json
+from agentgym.trainers.learner import Learner
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+_NAME = re.compile(r"step_(\d{6,})")
+_STATE_FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """What the loop must know to go on: the next step, never the last one done."""
+
+    next_step: int
+    """Index of the first step that has not been taken."""
+    next_draw: int
+    """Index of the next task to draw; tasks are identified by it, not by counting episodes."""
+    policy_version: int
+    """Learner updates behind the weights."""
+    sampled_tokens: int
+    """Tokens sampled in training so far."""
+    elapsed_s: float
+    """Seconds of training so far, over all processes that worked on the run."""
+    offsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes of each of the run's append-only files that belong to the steps done."""
+    controllers: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """State of the objective's controllers and samplers."""
+
+
+def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path:
+    """Write a checkpoint and return its folder; only the newest `keep` stay.
+
+    Raises:
+        CheckpointError: If it cannot be written, such as on a full disk; older ones are untouched.
+    """
+    final = folder / f"step_{state.next_step:06d}"
+    partial = folder / f".{final.name}.partial"
+    try:
+        if learner.world.is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        dcp.save(_tensors(learner), checkpoint_id=str(partial / "tensors"), no_dist=learner.world.size == 1)
+        if learner.world.is_main:
+            _write_json(partial / _STATE_FILE, _state_dict(learner, state))
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(partial, final)
+            _sync(folder)
+            _drop_old(folder, keep=keep)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {final} could not be written: {error}") from error
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint; incomplete ones are ignored, with a message."""
+    if not folder.is_dir():
+        return None
+    complete: list[tuple[int, Path]] = []
+    for entry in sorted(folder.iterdir()):
+        match = _NAME.fullmatch(entry.name)
+        if match and (entry / _STATE_FILE).is_file() and (entry / "tensors" / ".metadata").is_file():
+            complete.append((int(match.group(1)), entry))
+        elif "step_" in entry.name:
+            logger.warning("ignoring the incomplete checkpoint %s", entry)
+    return max(complete)[1] if complete else None
+
+
+def load(path: Path, learner: Learner) -> LoopState:
+    """Restore weights, optimiser, schedule and random states in place; return the loop's state.
+
+    Raises:
+        CheckpointError: If something is missing, or belongs to another model: a checkpoint without
+            optimiser or random states is no checkpoint to resume from.
+    """
+    try:
+        data = json.loads((path / _STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint to resume from: {error}") from error
+    if data.get("schema") != SCHEMA:
+        raise CheckpointError(f"{path} has schema {data.get('schema')!r}; this version reads {SCHEMA}")
+    tensors = _tensors(learner)
+    try:
+        dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=learner.world.size == 1)
+    except (OSError, RuntimeError, KeyError, dcp.api.CheckpointException) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{path} does not fit this run: {reason}") from error
+    set_state_dict(
+        learner.model,
+        learner.optimizer,
+        model_state_dict=tensors["model"],
+        optim_state_dict=tensors["optimizer"],
+    )
+    torch.set_rng_state(tensors["rng"]["torch"])
+    if torch.cuda.is_available() and "cuda" in tensors["rng"]:
+        torch.cuda.set_rng_state(tensors["rng"]["cuda"])
+    random.setstate(_random_state(data["python_random"]))
+    learner.updates = int(data["updates"])
+    return LoopState(**data["loop"])
+
+
+def _tensors(learner: Learner) -> dict[str, Any]:
+    model, optimizer = get_state_dict(learner.model, learner.optimizer)
+    rng = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        rng["cuda"] = torch.cuda.get_rng_state()
+    return {"model": model, "optimizer": optimizer, "rng": rng}
+
+
+def _state_dict(learner: Learner, state: LoopState) -> dict[str, Any]:
+    version, internal, gauss = random.getstate()
+    return {
+        "schema": SCHEMA,
+        "updates": learner.updates,
+        "python_random": [version, list(internal), gauss],
+        "loop": {name: getattr(state, name) for name in LoopState.__slots__},
+    }
+
+
+def _random_state(stored: list[Any]) -> tuple[Any, ...]:
+    version, internal, gauss = stored
+    return (version, tuple(internal), gauss)
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        json.dump(data, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make the rename durable: a crash after `save` returned must find the checkpoint."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _drop_old(folder: Path, *, keep: int) -> None:
+    steps = sorted(entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name))
+    for old in steps[:-keep]:
+        shutil.rmtree(old)

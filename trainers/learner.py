@@ -1,0 +1,187 @@
+"""The learner: from a batch to new weights.
+
+In order: `Learner.score` (log-probabilities of a batch under the present weights), `Learner.update`
+(one optimiser step: forward, loss, backward, hooks, clipping, step). What the loss is, is the
+preset's; nothing here knows an algorithm by name.
+"""
+
+from __future__ import annotations
+
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+import torch
+from torch import Tensor, nn
+
+from agentgym.config import OptimConfig
+from agentgym.errors import AgentGymError
+from agentgym.trainers import objective
+from agentgym.trainers.batch import Batch, MicroBatch, micro_batches
+from agentgym.trainers.forward import token_outputs
+from agentgym.trainers.objective import Prepared
+from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
+from agentgym.trainers.parts.registry import Need
+from agentgym.trainers.preset import Preset
+from agentgym.trainers.world import World
+
+
+class DivergedError(AgentGymError, ArithmeticError):
+    """A loss or a gradient is not finite; the weights are still those of the step before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateOptions:
+    """How a batch is cut for the model; changes memory and speed, never the result."""
+
+    micro_batch_tokens: int | None = None
+    """Tokens of one forward and backward pass; None for no bound."""
+    micro_batch_rows: int | None = None
+    """Rows of one forward and backward pass; None for no bound."""
+    packed: bool = False
+    """Rows end to end in one line instead of padded."""
+
+
+class Learner:
+    """Owns the trained model and its optimiser.
+
+    Args:
+        model: A transformers causal language model, sharded if `world` has several ranks.
+        preset: The objective.
+        optim: Optimiser settings.
+        total_updates: Updates of the whole run, for the learning-rate schedule.
+        temperature: Sampling temperature of the episodes that are trained on.
+        world: This process's place.
+        options: How batches are cut.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        preset: Preset,
+        optim: OptimConfig,
+        total_updates: int,
+        temperature: float,
+        world: World | None = None,
+        options: UpdateOptions | None = None,
+    ) -> None:
+        self.model = model
+        self.preset = preset
+        self.optim = optim
+        self.optimizer = make_optimizer(model.parameters(), optim)
+        self.updates = 0
+        self.world = world if world is not None else World()
+        self.options = options if options is not None else UpdateOptions()
+        self._total_updates = total_updates
+        self._temperature = temperature
+
+    def score(self, batch: Batch) -> Tensor:
+        """Return [batch, time] log-probabilities of the trained tokens under the present weights.
+
+        Each rank scores its share of the rows; the sum over ranks is the whole, since a row that
+        is not a rank's own is 0 there.
+        """
+        result = torch.zeros(batch.ids.shape, dtype=torch.float32)
+        with torch.no_grad():
+            for micro in self._micro_batches(batch):
+                outputs = token_outputs(
+                    self.model, micro, self._mask(batch, micro), temperature=self._temperature
+                )
+                rows, width = micro.rows.cpu(), outputs.logprobs.shape[1]
+                result = result.to(outputs.logprobs.dtype)
+                result[rows, :width] = outputs.logprobs.cpu()
+        return self.world.sum(result.to(self.world.device)).cpu()
+
+    def update(self, batch: Batch, *, is_single: bool) -> dict[str, float]:
+        """Take one optimiser step on a batch and return its metrics.
+
+        Args:
+            batch: The whole batch of the step; every rank holds it.
+            is_single: True if it is the only update on these episodes, so that the policy may
+                stand for its own anchor where the preset allows.
+
+        Raises:
+            DivergedError: If the loss or the gradient is not finite; nothing was changed.
+        """
+        batch = self._with_anchor(batch, is_single=is_single)
+        prepared = objective.prepare(self.preset, batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        metrics = self._accumulate(batch, prepared)
+        norm = self._clip()
+        if not torch.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise DivergedError(f"the gradient's norm is {norm.item()!r}; the step was not taken")
+        factor = learning_rate_factor(
+            self.updates,
+            warmup=self.optim.warmup_steps,
+            total=self._total_updates,
+            schedule=self.optim.schedule,
+        )
+        rate = self.optim.learning_rate * factor
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.updates += 1
+        return {**prepared.metrics, **metrics, "grad_norm": float(norm), "learning_rate": rate}
+
+    def _with_anchor(self, batch: Batch, *, is_single: bool) -> Batch:
+        needed = Need.PROXIMAL in self.preset.needs and "proximal" not in batch.rows.logprobs
+        if not needed or (is_single and self.preset.can_skip_proximal):
+            return batch
+        return batch.with_logprobs(proximal=self.score(batch))
+
+    def _accumulate(self, batch: Batch, prepared: Prepared) -> dict[str, float]:
+        """Add every micro-batch's gradient; their losses sum to the step's loss."""
+        with_entropy = Need.ENTROPY in self.preset.needs
+        total = torch.zeros((), dtype=torch.float64)
+        sums: dict[str, float] = {}
+        for micro in self._micro_batches(batch):
+            outputs = token_outputs(
+                self.model,
+                micro,
+                self._mask(batch, micro),
+                temperature=self._temperature,
+                with_entropy=with_entropy,
+            )
+            part = objective.micro_loss(
+                self.preset, prepared, micro.rows, outputs.logprobs, entropy=outputs.entropy
+            )
+            if not torch.isfinite(part.loss):
+                raise DivergedError(f"the loss is {part.loss.item()!r}; the step was not taken")
+            part.loss.backward()
+            total += part.loss.detach().double().cpu()
+            _add_metrics(sums, part.metrics)
+        return {"loss": float(total), **sums}
+
+    def _clip(self) -> Tensor:
+        bound = self.optim.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(
+            self.model.parameters(), bound if bound is not None else float("inf")
+        )
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # type: ignore[operator]
+
+    def _mask(self, batch: Batch, micro: MicroBatch) -> Tensor:
+        width = micro.valid.shape[1]
+        return batch.rows.mask[micro.rows.cpu(), :width].to(micro.ids.device)
+
+    def _micro_batches(self, batch: Batch) -> tuple[MicroBatch, ...]:
+        rows = self.world.share(range(batch.ids.shape[0]))
+        pieces = micro_batches(
+            batch,
+            rows,
+            packed=self.options.packed,
+            max_tokens=self.options.micro_batch_tokens,
+            max_rows=self.options.micro_batch_rows,
+        )
+        return tuple(piece.to(self.world.device) for piece in pieces)
+
+
+def _add_metrics(sums: dict[str, float], metrics: Mapping[str, float]) -> None:
+    """Add a micro-batch's numbers to the step's: sums add up, largest values stay."""
+    for name, value in metrics.items():
+        if name.endswith("_max"):
+            sums[name] = max(sums.get(name, value), value)
+        else:
+            sums[name] = sums.get(name, 0.0) + value

@@ -1,0 +1,60 @@
+"""The optimiser of a run and its learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from agentgym.config import LearningRateSchedule, OptimConfig
+from agentgym.errors import ConfigError
+
+
+def learning_rate_factor(
+    update: int, *, warmup: int, total: int, schedule: LearningRateSchedule
+) -> float:
+    """Return the share of the peak learning rate for an update, from 0.
+
+    The k-th of `warmup` updates runs at k / warmup (the first at 1 / warmup, never at 0); `linear`
+    and `cosine` fall from 1 after the warm-up towards 0 at `total`.
+
+    Example:
+        warmup=10: updates 0, 4, 5 run at 0.1, 0.5, 0.6.
+    """
+    if update < 0 or total < 1:
+        raise ConfigError(f"'update' must be >= 0 and 'total' >= 1 (got {update!r}, {total!r})")
+    if update < warmup:
+        return (update + 1) / warmup
+    progress = min((update - warmup) / max(total - warmup, 1), 1.0)
+    if schedule is LearningRateSchedule.LINEAR:
+        return 1.0 - progress
+    if schedule is LearningRateSchedule.COSINE:
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> torch.optim.AdamW:
+    """Return AdamW over the parameters that are trained.
+
+    Raises:
+        ConfigError: If none of them is.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise ConfigError("the model has no parameter to train")
+    return torch.optim.AdamW(
+        trained,
+        lr=optim.learning_rate,
+        betas=(optim.beta1, optim.beta2),
+        weight_decay=optim.weight_decay,
+        # One fused kernel a step where the device has it; the same numbers in every run of it.
+        fused=all(parameter.is_cuda for parameter in trained) or None,
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Let the next update run at `rate`."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,182 @@
+"""Supervised steps on the environments' scripted experts, before the first episode of training.
+
+`demonstrate` plays the experts and keeps their trajectories; `SupervisedTrainer` takes steps on
+the rows. The control of the quickstart uses the same trainer for the minutes that RL gets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from agentgym import seeding
+from agentgym.config import OptimConfig, WarmstartConfig
+from agentgym.engine import Engine, GroupSpec
+from agentgym.errors import ConfigError
+from agentgym.limits import Limits
+from agentgym.policies.expert import ExpertPolicy
+from agentgym.records import Completion, Sample, Trajectory, Turn
+from agentgym.renderer.base import Renderer
+from agentgym.samples import to_samples, with_ids
+from agentgym.trainers.batch import Batch, collate, micro_batches
+from agentgym.trainers.forward import token_outputs
+from agentgym.trainers.optimizer import make_optimizer, set_learning_rate
+from agentgym.trainers.sources import TaskStream
+from agentgym.trainers.world import World
+
+OnProgress = Callable[[int, int, float], None]
+"""Called with steps done, steps in all, and the last loss in nats a token."""
+
+_DEMO_STREAM = "demonstrations"
+
+
+async def demonstrate(
+    stream: TaskStream, config: WarmstartConfig, *, seed: int, limits: Limits, max_concurrent: int
+) -> tuple[Trajectory, ...]:
+    """Return the experts' episodes on training tasks, a stated share of them guesses.
+
+    Raises:
+        ConfigError: If an environment has no expert, or an episode failed.
+    """
+    expert = ExpertPolicy(guess_share=config.guess_share, seed=seeding.derive(seed, _DEMO_STREAM))
+    specs = [
+        GroupSpec(
+            id=f"demo-{index}",
+            task=stream.draw(index),
+            size=1,
+            seed=seeding.derive(seed, _DEMO_STREAM, index),
+            limits=limits,
+        )
+        for index in range(config.demos)
+    ]
+    async with Engine(expert, max_concurrent=max_concurrent, retries=0) as engine:
+        groups = await engine.run_groups(specs)
+    episodes = tuple(trajectory for group in groups for trajectory in group.trajectories)
+    failed = next((episode for episode in episodes if episode.failure is not None), None)
+    if failed is not None and failed.failure is not None:
+        raise ConfigError(
+            f"no demonstration of {failed.env_id}: {failed.failure.message}; "
+            "train without a warm start (warmstart.steps=0) or write an expert()"
+        )
+    return episodes
+
+
+def demonstration_rows(episodes: Sequence[Trajectory], renderer: Renderer) -> tuple[Sample, ...]:
+    """Return the training rows of text episodes, tokenised once."""
+    return tuple(row for episode in episodes for row in to_samples(with_ids(episode, renderer)))
+
+
+class SupervisedTrainer:
+    """Takes supervised steps on rows, in an order that follows from a seed.
+
+    Args:
+        model: What is trained.
+        rows: Rows to learn from; each pass goes through all of them in a new order.
+        config: Batch size, learning rate and its schedule.
+        total_steps: Steps of the schedule.
+        seed: Seed of the order.
+        pad_id: Id for padding.
+        world: This process's place.
+        micro_batch_tokens: Tokens of one forward and backward pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rows: Sequence[Sample],
+        config: WarmstartConfig,
+        *,
+        total_steps: int,
+        seed: int,
+        pad_id: int,
+        world: World,
+        micro_batch_tokens: int | None,
+    ) -> None:
+        if not rows:
+            raise ConfigError("a warm start needs demonstrations (got none)")
+        self.steps_done = 0
+        self._model = model
+        self._batch = collate_rows(rows, pad_id=pad_id)
+        self._config = config
+        self._total = total_steps
+        self._seed = seed
+        self._world = world
+        self._micro_batch_tokens = micro_batch_tokens
+        # Adam's fast second moment suits the short schedule of a small model from scratch.
+        optim = OptimConfig(
+            learning_rate=config.learning_rate, weight_decay=config.weight_decay, beta2=0.98
+        )
+        self._optimizer = make_optimizer(model.parameters(), optim)
+        self._order: list[int] = []
+
+    def run(self, *, on_progress: OnProgress | None = None) -> float:
+        """Take all steps, or as many as `max_seconds` allows; return the last loss."""
+        began = time.monotonic()
+        loss = float("nan")
+        self._model.train()
+        while self.steps_done < self._total:
+            loss = self.step()
+            if on_progress is not None:
+                on_progress(self.steps_done, self._total, loss)
+            bound = self._config.max_seconds
+            if bound is not None and time.monotonic() - began >= bound:
+                break
+        return loss
+
+    def step(self) -> float:
+        """Take one step; return its mean loss in nats a trained token."""
+        set_learning_rate(self._optimizer, self._config.learning_rate * self._factor())
+        batch, chosen = self._batch, self._next_rows()
+        tokens = int(batch.rows.mask[chosen].sum())
+        self._optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), dtype=torch.float64)
+        rows = [chosen[index] for index in self._world.share(range(len(chosen)))]
+        for piece in micro_batches(batch, rows, packed=False, max_tokens=self._micro_batch_tokens):
+            micro = piece.to(self._world.device)
+            mask = batch.rows.mask[piece.rows, : piece.valid.shape[1]].to(self._world.device)
+            outputs = token_outputs(self._model, micro, mask, temperature=1.0)
+            loss = -outputs.logprobs.sum() / tokens
+            loss.backward()
+            total += loss.detach().double().cpu()
+        nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        self.steps_done += 1
+        return float(self._world.sum(total.to(self._world.device)))
+
+    def _factor(self) -> float:
+        step, config = self.steps_done, self._config
+        if step < config.warmup_steps:
+            return (step + 1) / config.warmup_steps
+        falling = max(int(self._total * config.decay_share), 1)
+        return min(1.0, max(self._total - step, 1) / falling) if config.decay_share else 1.0
+
+    def _next_rows(self) -> list[int]:
+        count = self._batch.ids.shape[0]
+        size = min(self._config.batch_size, count)
+        if len(self._order) < size:
+            order = list(range(count))
+            seeding.rng(self._seed, "supervised", self.steps_done).shuffle(order)
+            self._order = order
+        chosen, self._order = self._order[:size], self._order[size:]
+        return chosen
+
+
+def collate_rows(rows: Sequence[Sample], *, pad_id: int) -> Batch:
+    """Return supervised rows as a batch: ids and masks count, rewards do not exist."""
+    turns = {row.trajectory_id: max(row.turn_ids, default=-1) + 1 for row in rows}
+    shells = [_shell(name, count) for name, count in turns.items()]
+    return collate(rows, shells, (), pad_id=pad_id)
+
+
+def _shell(trajectory_id: str, turns: int) -> Trajectory:
+    """Return what the tables need of an episode that has no reward: its id and number of turns."""
+    return Trajectory(
+        id=trajectory_id,
+        group_id=trajectory_id,
+        task_id="demonstration",
+        env_id="demonstration",
+        turns=tuple(Turn(index=index, completion=Completion(text="")) for index in range(turns)),
+    )

@@ -1,0 +1,119 @@
+"""The processes of a run: one code path for one process and for many under torchrun.
+
+The learner is sharded with FSDP2 where there is more than one process. Gradients are summed over
+ranks, not averaged: the loss is already divided by global counts.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from agentgym.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Who this process is among the learner's processes."""
+
+    rank: int = 0
+    """Index of this process."""
+    size: int = 1
+    """Number of processes."""
+    device: torch.device = torch.device("cpu")
+    """Where this process computes."""
+
+    @property
+    def is_main(self) -> bool:
+        """True in the process that runs the episodes and writes the run folder."""
+        return self.rank == 0
+
+    def share(self, rows: range) -> list[int]:
+        """Return this rank's rows: every `size`-th, so that long and short ones mix."""
+        return list(rows)[self.rank :: self.size]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks."""
+        if self.size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+        return tensor
+
+    def max(self, number: int) -> int:
+        """Return the largest of a number over all ranks."""
+        if self.size == 1:
+            return number
+        tensor = torch.tensor([number], device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return int(tensor.item())
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value in every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def close(self) -> None:
+        """Leave the process group, if this process joined one."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join_world(device: str = "auto") -> World:
+    """Return this process's place, joining the group that torchrun's environment names.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        ConfigError: If `cuda` is asked for and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise ConfigError("'optim.device' is 'cuda' but no GPU is visible; use cpu or auto")
+    use_cuda = has_cuda and device != "cpu"
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    place = torch.device("cuda", local) if use_cuda else torch.device("cpu")
+    if use_cuda:
+        torch.cuda.set_device(place)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return World(device=place)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if use_cuda else "gloo")
+    return World(rank=dist.get_rank(), size=size, device=place)
+
+
+def shard(model: nn.Module, world: World) -> nn.Module:
+    """Return the model, sharded over the ranks block by block; unchanged for one process."""
+    if world.size == 1:
+        return model
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    blocks = getattr(getattr(model, "model", model), "layers", [])
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # The default averages over ranks; our losses are shares of one global sum.
+            module.set_gradient_divide_factor(1.0)
+    return model
+
+
+def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:
+    """Return every weight whole, by name, in every rank."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    if world.size == 1:
+        return dict(model.state_dict())
+    options = StateDictOptions(full_state_dict=True, cpu_offload=False)
+    return get_model_state_dict(model, options=options)
