@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from agentgym import seeding
+from agentgym.blocking import run_blocking
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
 from agentgym.protocols.base import ActionProtocol, ParsedAction
@@ -61,6 +62,7 @@ class Action(str):
 
     finish_reason: FinishReason
     parsed: ParsedAction
+    is_parsed: bool
 
     def __new__(
         cls,
@@ -72,6 +74,7 @@ class Action(str):
         action = super().__new__(cls, text)
         action.finish_reason = FinishReason(finish_reason)
         action.parsed = parsed if parsed is not None else ParsedAction()
+        action.is_parsed = parsed is not None
         return action
 
     @property
@@ -208,27 +211,40 @@ class TextEnv(gymnasium.Env[str, str]):
         """Answer one action. See the module `agentgym.env` for what `info` holds."""
         return self.pack(self.reply_to(self.as_action(action)))
 
+    async def astep(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Answer one action without blocking the event loop: `step` in a thread of the engine."""
+        return await run_blocking(self.step, action)
+
     def as_action(self, action: str) -> Action:
         """Return `action` parsed by this environment's protocol, unless it is parsed already."""
         if not self._is_running:
             raise EnvError(f"{self.env_id}: step needs a running episode; call reset first")
-        if isinstance(action, Action):
+        if isinstance(action, Action) and action.is_parsed:
             return action
-        return Action(str(action), parsed=self.protocol.parse(str(action), self.tools))
+        text = str(action)
+        reason = action.finish_reason if isinstance(action, Action) else FinishReason.STOP
+        parsed = self.protocol.parse(text, self.tools, finish_reason=reason)
+        return Action(text, finish_reason=reason, parsed=parsed)
 
     def reply_to(self, action: Action) -> Reply:
         """Return the answer to a parsed action; a cut-off action executes nothing."""
-        if action.finish_reason is FinishReason.LENGTH:
-            return Reply(observation=TRUNCATED_NOTICE, error_kind=ErrorKind.TRUNCATED)
-        reply = self.respond(action)
+        reply = self.cut_off(action) or self.respond(action)
         return Reply(observation=reply) if isinstance(reply, str) else reply
+
+    def cut_off(self, action: Action) -> Reply | None:
+        """Return the answer to an action that a length bound cut off; None if it is whole."""
+        if action.finish_reason is not FinishReason.LENGTH:
+            return None
+        return Reply(observation=TRUNCATED_NOTICE, error_kind=ErrorKind.TRUNCATED)
 
     def pack(self, reply: Reply) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Return a reply as Gymnasium's five values."""
         self.last_observation = reply.observation
         is_terminated = reply.outcome is not None and not reply.is_truncated
         self._is_running = not (is_terminated or reply.is_truncated)
-        reward = sum(self.reward_weights.get(name, 0.0) * part for name, part in reply.rewards.items())
+        reward = sum(
+            self.reward_weights.get(name, 0.0) * part for name, part in reply.rewards.items()
+        )
         info: dict[str, Any] = {
             "role": reply.role,
             "rewards": dict(reply.rewards),

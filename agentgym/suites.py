@@ -177,7 +177,7 @@ def check_leaks(
         task.id for task in held_out if (task.suite, task.id) in ids or task.content_hash in hashes
     )
     if leaks and not allow:
-        shown = ", ".join(leaks[:3]) + (", ..." if len(leaks) > 3 else "")  # noqa: PLR2004 - a glimpse
+        shown = ", ".join(leaks[:3]) + (", ..." if len(leaks) > 3 else "")
         raise LeakError(
             f"{len(leaks)} held-out tasks are training tasks too, by id or by content ({shown}): "
             "take them out, or pass --allow-leak"
@@ -273,7 +273,8 @@ def _suite_of_env(env_id: str, env_kwargs: Mapping[str, Json]) -> Suite:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EnvTasks:
     """Tasks from an environment's own generator. Which split a task is in follows from its content,
-    so that the splits are disjoint by content as well as by seed."""
+    so that the splits are disjoint by content as well as by seed.
+    """
 
     env: Any
     """The unwrapped environment whose `sample_task` draws."""

@@ -51,6 +51,11 @@ class ActionProtocol(Protocol):
         """Strings that end a turn; empty if the end token does."""
         ...
 
+    @property
+    def result_role(self) -> str:
+        """Role under which the agent reads results: `tool`, or `user` where the format is text."""
+        ...
+
     def instructions(self, tools: Sequence[Tool]) -> str:
         """Return the text that tells the agent how to call the tools and how to answer."""
         ...

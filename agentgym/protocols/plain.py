@@ -19,6 +19,7 @@ class PlainText:
 
     id: str = "plain"
     stop: tuple[str, ...] = ()
+    result_role: str = "user"
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """Return nothing: there is no format to explain."""
