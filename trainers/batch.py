@@ -1,0 +1,346 @@
+"""From records to tensors: `collate` builds the two tables of a step, once, on the CPU.
+
+In order: `Batch`, `collate`, then `MicroBatch` and `micro_batches`, which cut the rows into padded
+or packed pieces for a model. Every rank holds the whole batch; a rank's share is a list of rows.
+What the model adds later (proximal log-probabilities, values, beliefs) is attached by
+`with_logprobs`, `with_token_fields` and `with_turn_fields`, never written into a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentgym.errors import RecordError
+from agentgym.records import Sample, Score, Source, Trajectory
+from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The whole batch of one optimiser step.
+
+    Example:
+        Two trajectories of one group, the second in two segments: 3 rows,
+        `rows.trajectory = [0, 1, 1]`, `table.group = [0, 0]`.
+    """
+
+    trajectory_ids: tuple[str, ...]
+    """[trajectory] ids of the records."""
+    group_ids: tuple[str, ...]
+    """[group] ids of the groups, in the order of `table.group`."""
+    sample_ids: tuple[str, ...]
+    """[batch] ids of the samples, one a row."""
+    agent_ids: tuple[str, ...]
+    """[agent] names, in the order of `table.agent`."""
+    ids: Tensor
+    """[batch, time] token ids, padded on the right."""
+    lengths: Tensor
+    """[batch] number of real tokens of each row."""
+    table: TurnTable
+    """Rewards and statistics live here."""
+    rows: RowTable
+    """Everything from the ratio on lives here."""
+
+    def with_logprobs(self, **logprobs: Tensor) -> Batch:
+        """Return the batch with more log-probabilities `[batch, time]`, by policy name."""
+        self._check(logprobs, tuple(self.ids.shape))
+        merged = {**self.rows.logprobs, **logprobs}
+        return dataclasses.replace(self, rows=dataclasses.replace(self.rows, logprobs=merged))
+
+    def with_token_fields(self, **fields: Tensor) -> Batch:
+        """Return the batch with more numbers `[batch, time]`, such as `values`."""
+        self._check(fields, tuple(self.ids.shape))
+        merged = {**self.rows.fields, **fields}
+        return dataclasses.replace(self, rows=dataclasses.replace(self.rows, fields=merged))
+
+    def with_turn_fields(self, **fields: Tensor) -> Batch:
+        """Return the batch with more numbers `[trajectory, …]`, such as `belief_logprobs`."""
+        self._check(fields, (len(self.trajectory_ids),))
+        merged = {**self.table.fields, **fields}
+        return dataclasses.replace(self, table=dataclasses.replace(self.table, fields=merged))
+
+    @staticmethod
+    def _check(tensors: Mapping[str, Tensor], leading: tuple[int, ...]) -> None:
+        for name, tensor in tensors.items():
+            if tuple(tensor.shape[: len(leading)]) != leading:
+                raise ValueError(
+                    f"field {name!r} must begin with shape {leading!r} "
+                    f"(got {tuple(tensor.shape)!r})"
+                )
+
+
+def collate(
+    samples: Sequence[Sample],
+    trajectories: Sequence[Trajectory],
+    scores: Sequence[Score],
+    *,
+    pad_id: int,
+) -> Batch:
+    """Return the two tables of the samples and the trajectories they come from.
+
+    A trajectory without a score, or with a failure, stays in the table as not scored: it enters no
+    statistic and none of its tokens is trained. Of several scores of a trajectory the last counts.
+
+    Args:
+        samples: Rows; each trajectory may have any number of them, also none.
+        trajectories: All trajectories of the step, failed ones too.
+        scores: What the scorer said of them.
+        pad_id: Token id on padding; masks come from lengths, never from this value.
+
+    Raises:
+        RecordError: If a sample or a score names an unknown trajectory, an id comes twice, or a
+            sample's turn does not exist.
+    """
+    index = {trajectory.id: position for position, trajectory in enumerate(trajectories)}
+    if len(index) != len(trajectories):
+        raise RecordError("two trajectories of a batch have one id")
+    for record in (*samples, *scores):
+        if record.trajectory_id not in index:
+            raise RecordError(f"unknown trajectory {record.trajectory_id!r} in {record!r:.80}")
+    latest = {score.trajectory_id: score for score in scores}
+    groups = {group: position for position, group in enumerate(_ordered(trajectories))}
+    agents = tuple(dict.fromkeys(turn.agent_id for item in trajectories for turn in item.turns))
+    rows, ids, lengths = _rows(samples, trajectories, index, pad_id=pad_id)
+    trained = torch.zeros(len(trajectories), dtype=torch.long)
+    trained = trained.index_add(0, rows.trajectory, rows.mask.sum(dim=1))
+    return Batch(
+        trajectory_ids=tuple(index),
+        group_ids=tuple(groups),
+        sample_ids=tuple(sample.id for sample in samples),
+        agent_ids=agents,
+        ids=ids,
+        lengths=lengths,
+        table=_table(trajectories, latest, groups, agents, trained),
+        rows=rows,
+    )
+
+
+def _ordered(trajectories: Sequence[Trajectory]) -> tuple[str, ...]:
+    """Return the group ids in order of first appearance."""
+    return tuple(dict.fromkeys(trajectory.group_id for trajectory in trajectories))
+
+
+def _table(
+    trajectories: Sequence[Trajectory],
+    scores: Mapping[str, Score],
+    groups: Mapping[str, int],
+    agents: tuple[str, ...],
+    trained: Tensor,
+) -> TurnTable:
+    count = len(trajectories)
+    width = max([1, *(len(trajectory.turns) for trajectory in trajectories)])
+    turn_valid = torch.zeros((count, width), dtype=torch.bool)
+    agent = torch.full((count, width), -1, dtype=torch.long)
+    outcome = torch.zeros(count, dtype=torch.float64)
+    scored = torch.zeros(count, dtype=torch.bool)
+    on_policy = torch.zeros(count, dtype=torch.bool)
+    for position, trajectory in enumerate(trajectories):
+        turn_valid[position, : len(trajectory.turns)] = True
+        for turn in trajectory.turns:
+            agent[position, turn.index] = agents.index(turn.agent_id)
+        score = scores.get(trajectory.id)
+        if score is not None and trajectory.failure is None:
+            outcome[position], scored[position] = score.outcome, True
+        on_policy[position] = all(
+            turn.completion.source is Source.POLICY for turn in trajectory.turns
+        )
+    return TurnTable(
+        group=torch.tensor([groups[item.group_id] for item in trajectories], dtype=torch.long),
+        turn_valid=turn_valid,
+        agent=agent,
+        outcome=outcome,
+        scored=scored,
+        truncated=torch.tensor([item.truncated for item in trajectories], dtype=torch.bool),
+        on_policy=on_policy,
+        length=trained,
+        rewards=_named_rewards(trajectories, scores, width),
+        fields={},
+    )
+
+
+def _named_rewards(
+    trajectories: Sequence[Trajectory], scores: Mapping[str, Score], width: int
+) -> dict[str, TurnValues]:
+    """Return each name of the scores as `[trajectory, turn]`; None differs from 0."""
+    names = sorted({name for score in scores.values() for name in score.turn_rewards})
+    rewards: dict[str, TurnValues] = {}
+    for name in names:
+        values = torch.zeros((len(trajectories), width), dtype=torch.float64)
+        valid = torch.zeros((len(trajectories), width), dtype=torch.bool)
+        for position, trajectory in enumerate(trajectories):
+            score = scores.get(trajectory.id)
+            if score is None or trajectory.failure is not None:
+                continue
+            given = score.turn_rewards.get(name, ())
+            if len(given) > len(trajectory.turns):
+                raise RecordError(
+                    f"reward {name!r} of {trajectory.id!r} has {len(given)} entries for "
+                    f"{len(trajectory.turns)} turns"
+                )
+            for turn, value in enumerate(given):
+                if value is not None:
+                    values[position, turn], valid[position, turn] = value, True
+        rewards[name] = TurnValues(values=values, valid=valid)
+    return rewards
+
+
+def _rows(
+    samples: Sequence[Sample],
+    trajectories: Sequence[Trajectory],
+    index: Mapping[str, int],
+    *,
+    pad_id: int,
+) -> tuple[RowTable, Tensor, Tensor]:
+    count = len(samples)
+    width = max([1, *(len(sample.ids) for sample in samples)])
+    ids = torch.full((count, width), pad_id, dtype=torch.long)
+    lengths = torch.tensor([len(sample.ids) for sample in samples], dtype=torch.long)
+    mask = torch.zeros((count, width), dtype=torch.bool)
+    behavior = torch.zeros((count, width), dtype=torch.float32)
+    versions, turn_ids, role_ids = (
+        torch.full((count, width), -1, dtype=torch.long) for _ in range(3)
+    )
+    for row, sample in enumerate(samples):
+        turns = len(trajectories[index[sample.trajectory_id]].turns)
+        if sample.turn_ids and max(sample.turn_ids) >= turns:
+            raise RecordError(f"sample {sample.id!r} names turn {max(sample.turn_ids)} of {turns}")
+        stop = len(sample.ids)
+        ids[row, :stop] = torch.tensor(sample.ids, dtype=torch.long)
+        mask[row, :stop] = torch.tensor(sample.loss_mask, dtype=torch.bool)
+        versions[row, :stop] = torch.tensor(sample.versions, dtype=torch.long)
+        turn_ids[row, :stop] = torch.tensor(sample.turn_ids, dtype=torch.long)
+        if sample.role_ids:
+            role_ids[row, :stop] = torch.tensor(sample.role_ids, dtype=torch.long)
+        if sample.behavior_logprobs is not None:
+            behavior[row, :stop] = torch.tensor(sample.behavior_logprobs, dtype=torch.float32)
+    if bool((mask & (turn_ids < 0)).any()):
+        raise RecordError("a trained token has no turn: 'turn_ids' must be >= 0 on the loss mask")
+    rows = RowTable(
+        mask=mask,
+        turn_ids=torch.where(mask, turn_ids, -1),
+        role_ids=role_ids,
+        trajectory=torch.tensor([index[item.trajectory_id] for item in samples], dtype=torch.long),
+        versions=versions,
+        logprobs={"behavior": behavior},
+        fields={},
+    )
+    return rows, ids, lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Some rows as a model takes them: padded (one line a row) or packed (one line for all).
+
+    Example:
+        Rows of 3 and 2 tokens, packed: `ids [1, 5]`, `position_ids [[0, 1, 2, 0, 1]]`,
+        `segment_ids [[0, 0, 0, 1, 1]]`, `index [[0, 1, 2], [3, 4, 0]]`.
+    """
+
+    rows: Tensor
+    """[row] indices of the rows in the batch."""
+    ids: Tensor
+    """[line, position] token ids."""
+    position_ids: Tensor
+    """[line, position] position within the row, from 0."""
+    segment_ids: Tensor
+    """[line, position] which of `rows` the token belongs to; -1 on padding."""
+    index: Tensor
+    """[row, time] where the row's tokens are among the flattened lines; 0 on padding."""
+    valid: Tensor
+    """[row, time] True on real tokens."""
+
+    def to_rows(self, values: Tensor) -> Tensor:
+        """Return values of the lines `[line, position, …]` as `[row, time, …]`, 0 on padding."""
+        gathered = values.flatten(0, 1)[self.index]
+        keep = self.valid.reshape(*self.valid.shape, *(1,) * (gathered.dim() - 2))
+        return torch.where(keep, gathered, torch.zeros_like(gathered))
+
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """Return the micro-batch on a device."""
+        moved = {
+            field.name: getattr(self, field.name).to(device) for field in dataclasses.fields(self)
+        }
+        return MicroBatch(**moved)
+
+
+def micro_batches(
+    batch: Batch,
+    row_indices: Sequence[int],
+    *,
+    packed: bool,
+    max_tokens: int | None = None,
+    max_rows: int | None = None,
+) -> tuple[MicroBatch, ...]:
+    """Return the rows cut into micro-batches; each row is in exactly one.
+
+    Args:
+        batch: The batch.
+        row_indices: The rows of this rank.
+        packed: One line for all rows of a micro-batch, without padding.
+        max_tokens: Tokens of a micro-batch at most, padding counted; one longer row stands alone.
+        max_rows: Rows of a micro-batch at most.
+    """
+    lengths = {row: int(batch.lengths[row]) for row in row_indices}
+    if max_tokens is None:
+        size = max_rows or max(1, len(lengths))
+        order = list(lengths)
+        bins = [order[start : start + size] for start in range(0, len(order), size)]
+    else:
+        bins = _fill(lengths, max_tokens=max_tokens, max_rows=max_rows, packed=packed)
+    build = _packed if packed else _padded
+    return tuple(build(batch, torch.tensor(rows, dtype=torch.long)) for rows in bins)
+
+
+def _fill(
+    lengths: Mapping[int, int], *, max_tokens: int, max_rows: int | None, packed: bool
+) -> list[list[int]]:
+    """Return bins by first fit, longest row first; equal lengths keep their order."""
+    bins: list[list[int]] = []
+    for row in sorted(lengths, key=lambda item: -lengths[item]):
+        for chosen in bins:
+            used = sum(lengths[item] for item in chosen) + lengths[row]
+            padded = lengths[chosen[0]] * (len(chosen) + 1)
+            fits = (used if packed else padded) <= max_tokens
+            if fits and (max_rows is None or len(chosen) < max_rows):
+                chosen.append(row)
+                break
+        else:
+            bins.append([row])
+    return bins
+
+
+def _padded(batch: Batch, rows: Tensor) -> MicroBatch:
+    lengths = batch.lengths[rows]
+    width = max(1, int(lengths.max()))
+    position = torch.arange(width).expand(len(rows), width)
+    valid = position < lengths[:, None]
+    index = torch.arange(len(rows))[:, None] * width + position
+    return MicroBatch(
+        rows=rows,
+        ids=batch.ids[rows, :width],
+        position_ids=torch.where(valid, position, 0),
+        segment_ids=torch.where(valid, torch.arange(len(rows))[:, None], -1),
+        index=torch.where(valid, index, 0),
+        valid=valid,
+    )
+
+
+def _packed(batch: Batch, rows: Tensor) -> MicroBatch:
+    lengths = batch.lengths[rows]
+    width = max(1, int(lengths.max()))
+    position = torch.arange(width).expand(len(rows), width)
+    valid = position < lengths[:, None]
+    starts = lengths.cumsum(0) - lengths
+    return MicroBatch(
+        rows=rows,
+        ids=batch.ids[rows, :width][valid][None],
+        position_ids=position[valid][None],
+        segment_ids=torch.arange(len(rows))[:, None].expand_as(valid)[valid][None],
+        index=torch.where(valid, starts[:, None] + position, 0),
+        valid=valid,
+    )

@@ -1,0 +1,137 @@
+"""Filters: which trajectories and turns enter the statistics, and which tokens are trained.
+
+In order: `FilterVerdict`, the maths of `group_range`, then the parts `zero_variance_group`,
+`truncated_trajectory`, `over_turn`, `stale`. A filter declares with `statistics` whether it acts
+before the statistics (`exclude`) or after them (`include`: the mask alone changes). Infrastructure
+failures and unscored trajectories are no option: the objective leaves them out before any filter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.tables import RowTable, TurnTable
+
+Statistics = Literal["include", "exclude"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterVerdict:
+    """What one filter decided."""
+
+    statistics: Bool[Tensor, "trajectory turn"]
+    """[trajectory, turn] True where the statistics count it."""
+    mask: Bool[Tensor, "trajectory turn"]
+    """[trajectory, turn] True where its tokens stay trained."""
+    tokens: Bool[Tensor, "batch time"] | None
+    """[batch, time] True where the token stays trained; None for all."""
+    refill: Bool[Tensor, " trajectory"]
+    """[trajectory] True where the sampler should draw another group for this one's."""
+
+
+def _verdict(
+    table: TurnTable, drop: Bool[Tensor, "trajectory turn"], statistics: Statistics, refill: bool
+) -> FilterVerdict:
+    counted = ~drop if statistics == "exclude" else torch.ones_like(drop)
+    return FilterVerdict(
+        statistics=counted,
+        mask=~drop,
+        tokens=None,
+        refill=drop.any(dim=1) if refill else torch.zeros_like(table.scored),
+    )
+
+
+def group_range(
+    values: Float[Tensor, " trajectory"],
+    counted: Bool[Tensor, " trajectory"],
+    group: Int[Tensor, " trajectory"],
+) -> Float[Tensor, " trajectory"]:
+    """Return for each trajectory the largest minus the smallest value of its group; 0 if empty."""
+    count = int(group.max().item()) + 1 if group.numel() else 0
+    high = values.new_full((count,), -torch.inf)
+    low = values.new_full((count,), torch.inf)
+    high = high.scatter_reduce(0, group[counted], values[counted], "amax")
+    low = low.scatter_reduce(0, group[counted], values[counted], "amin")
+    spread = high - low
+    return torch.where(spread.isfinite(), spread, torch.zeros_like(spread))[group]
+
+
+@part("filter", needs=(Need.GROUP,))
+def zero_variance_group(
+    table: TurnTable, rows: RowTable, *, tolerance: float, refill: bool, statistics: Statistics
+) -> FilterVerdict:
+    """Drop groups whose outcomes are all equal, and ask for others in their place.
+
+    Args:
+        table: The trajectories.
+        rows: The rows (not read).
+        tolerance: Largest range of raw outcomes that counts as equal.
+        refill: Whether the sampler draws another group for each dropped one (counted in groups).
+        statistics: Whether the dropped ones still enter the statistics.
+
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, dynamic sampling.
+    """
+    flat = group_range(table.outcome, table.scored, table.group) <= tolerance
+    drop = flat[:, None].expand_as(table.turn_valid)
+    return _verdict(table, drop, statistics, refill)
+
+
+@part("filter")
+def truncated_trajectory(
+    table: TurnTable, rows: RowTable, *, statistics: Statistics
+) -> FilterVerdict:
+    """Drop trajectories that a limit ended (overlong and over-turn filtering).
+
+    Args:
+        table: The trajectories.
+        rows: The rows (not read).
+        statistics: Whether the dropped ones still enter the statistics.
+    """
+    drop = table.truncated[:, None].expand_as(table.turn_valid)
+    return _verdict(table, drop, statistics, refill=False)
+
+
+@part("filter")
+def over_turn(
+    table: TurnTable, rows: RowTable, *, turns: int, statistics: Statistics
+) -> FilterVerdict:
+    """Drop trajectories that a limit ended after at least `turns` turns.
+
+    Args:
+        table: The trajectories.
+        rows: The rows (not read).
+        turns: The limit of turns.
+        statistics: Whether the dropped ones still enter the statistics.
+    """
+    reached = table.truncated & (table.turn_valid.sum(dim=1) >= turns)
+    return _verdict(table, reached[:, None].expand_as(table.turn_valid), statistics, refill=False)
+
+
+@part("filter")
+def stale(
+    table: TurnTable, rows: RowTable, *, version: int, max_lag: int, statistics: Statistics
+) -> FilterVerdict:
+    """Drop tokens that were sampled more than `max_lag` learner updates before `version`.
+
+    Args:
+        table: The trajectories.
+        rows: The rows; `versions` are read where trained.
+        version: Learner updates behind the weights that are being trained.
+        max_lag: Largest accepted difference.
+        statistics: Not used by a token mask: the trajectories stay in the statistics.
+    """
+    nothing = torch.zeros_like(table.turn_valid)
+    verdict = _verdict(table, nothing, statistics, refill=False)
+    fresh = (version - rows.versions) <= max_lag
+    return FilterVerdict(
+        statistics=verdict.statistics,
+        mask=verdict.mask,
+        tokens=fresh | ~rows.mask,
+        refill=verdict.refill,
+    )

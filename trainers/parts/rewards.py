@@ -1,0 +1,81 @@
+"""Rewards: from the trajectory table to named numbers of turns, each with its validity.
+
+In order: `outcome`, `turn_rewards`, `belief_gain`. A reward part returns `TurnValues`; the
+preset gives the name under which the terms find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+
+from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.tables import TurnTable, TurnValues
+
+
+@part("reward")
+def outcome(table: TurnTable, *, place: Literal["last_turn", "trajectory"]) -> TurnValues:
+    """Return the outcome of each trajectory, on its last turn or as one number.
+
+    A trajectory that was not scored has none: it is no 0.
+
+    Args:
+        table: The trajectories.
+        place: `last_turn` puts it where a return to go starts; `trajectory` gives one column.
+    """
+    column = table.outcome[:, None]
+    if place == "trajectory":
+        return TurnValues(values=column, valid=table.scored[:, None])
+    valid = table.last_turn & table.scored[:, None]
+    return TurnValues(values=torch.where(valid, column, torch.zeros_like(column)), valid=valid)
+
+
+@part("reward")
+def turn_rewards(table: TurnTable, *, weights: Mapping[str, float]) -> TurnValues:
+    """Return the weighted sum of the turn rewards that the scorer recorded by name.
+
+    A turn has a value where at least one of the names has one. Without names no turn has any.
+
+    Args:
+        table: The trajectories.
+        weights: Weight of each name.
+
+    Raises:
+        LookupError: If no trajectory of the batch has a reward of one of the names.
+    """
+    values = torch.zeros_like(table.turn_valid, dtype=table.outcome.dtype)
+    valid = torch.zeros_like(table.turn_valid)
+    for key, weight in weights.items():
+        if key not in table.rewards:
+            known = ", ".join(sorted(table.rewards)) or "none"
+            raise LookupError(f"no turn reward named {key!r} in the scores (known: {known})")
+        values = values + weight * table.rewards[key].zeroed()
+        valid = valid | table.rewards[key].valid
+    return TurnValues(values=values, valid=valid)
+
+
+@part("reward", needs=(Need.BELIEF,))
+def belief_gain(table: TurnTable, *, mode: Literal["prob", "log"], final_turn: bool) -> TurnValues:
+    """Return the rise of the belief in the gold answer over each turn, b[k+1] - b[k].
+
+    b[k] is the model's belief before turn k: the exponential of the mean log-probability of the
+    gold answer's tokens (`prob`), or that mean itself (`log`). The turn's own action and the
+    observation it brought lie between b[k] and b[k+1].
+
+    Args:
+        table: The trajectories; `fields["belief_logprobs"]` is [trajectory, turn + 1], the mean
+            log-probability before each turn and, last, at the final prompt; NaN where not scored.
+        mode: Difference of probabilities or of log-probabilities.
+        final_turn: Whether the last turn gets a gain too (it needs the final prompt's belief).
+
+    Source: Wang et al. 2025 (IGPO), arXiv:2510.14967.
+    """
+    logprobs = table.fields["belief_logprobs"].to(table.outcome.dtype)
+    belief = logprobs.exp() if mode == "prob" else logprobs
+    gain = belief[:, 1:] - belief[:, :-1]
+    valid = gain.isfinite() & table.turn_valid
+    if not final_turn:
+        valid = valid & ~table.last_turn
+    return TurnValues(values=torch.where(valid, gain, torch.zeros_like(gain)), valid=valid)
