@@ -1,0 +1,101 @@
+"""Chat templates: Jinja text to a function from messages to text, in a sandbox.
+
+The environment has what templates written for `transformers` expect: trimmed blocks, loop controls,
+`raise_exception`, `strftime_now`, a `tojson` that does not escape HTML, and `{% generation %}`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from agentgym.errors import RenderError
+from agentgym.policy import Message
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text for others; here it prints its body."""
+
+    tags = {"generation"}  # noqa: RUF012  # jinja reads the class attribute
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Args:
+        source: Jinja text.
+        names: Variables such as `bos_token`, and keyword arguments of the template.
+        now: Clock behind `strftime_now`; a run that must repeat itself passes a fixed one.
+
+    Raises:
+        RenderError: If `source` is not valid Jinja.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        names: Mapping[str, Any] | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, jinja2.ext.loopcontrols],  # type: ignore[attr-defined]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda style: now().strftime(style)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise RenderError(f"the chat template is not valid Jinja: {error}") from error
+        self._names = dict(names or {})
+        self.source = source
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits which change with the template's text or its variables."""
+        text = self.source + json.dumps(self._names, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """Return the text of a conversation.
+
+        Raises:
+            RenderError: If the template refuses the conversation.
+        """
+        try:
+            return self._template.render(
+                **self._names,
+                messages=[{"role": m.role, "content": m.content} for m in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise RenderError(f"the chat template refuses the conversation: {error}") from error
+
+
+__all__ = ["ChatTemplate"]
