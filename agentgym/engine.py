@@ -212,7 +212,9 @@ class Engine:
                     trajectory = await run_episode(driver, self.policy, spec, episode)
                 finally:
                     if driver is not None:
-                        await self._release(key, driver, failed=trajectory is None or trajectory.failure)
+                        await self._release(
+                            key, driver, failed=trajectory is None or trajectory.failure
+                        )
         except asyncio.CancelledError:
             if trajectory is None:
                 trajectory = episode.finish(StopReason.CANCELLED)
@@ -226,7 +228,8 @@ class Engine:
     def _scarcity(self, spec: EpisodeSpec, key: str) -> asyncio.Semaphore:
         """Return what bounds the instances of one environment, `spec.max_instances` if it has one."""
         if key not in self._scarce:
-            bound = registry.max_instances(spec.task.env_id)
+            known = spec.task.env_id in registry.list_envs()
+            bound = registry.spec(spec.task.env_id).max_instances if known else None
             self._scarce[key] = asyncio.Semaphore(bound or self._max_concurrent)
         return self._scarce[key]
 
@@ -238,7 +241,7 @@ class Engine:
         return await EnvDriver.create(
             lambda: self._make_env(env_id, **kwargs),
             self._executor,
-            thread_affine=registry.is_thread_affine(env_id),
+            thread_affine=_is_thread_affine(env_id),
         )
 
     async def _release(self, key: str, driver: EnvDriver, *, failed: Any) -> None:
@@ -247,6 +250,13 @@ class Engine:
             await driver.aclose()
         else:
             self._idle.setdefault(key, []).append(driver)
+
+
+def _is_thread_affine(env_id: str) -> bool:
+    """Whether instances are bound to the thread that makes them, as browser drivers are."""
+    if env_id not in registry.list_envs():
+        return False
+    return bool(getattr(registry.load(env_id), "thread_affine", False))
 
 
 def _cannot_make(spec: EpisodeSpec, error: Exception) -> Failure:
@@ -261,7 +271,9 @@ def _cannot_make(spec: EpisodeSpec, error: Exception) -> Failure:
 
 def _group(spec: GroupSpec, records: Sequence[Trajectory]) -> Group:
     """Return the group with its records in episode order, whatever order they ended in."""
-    order = {spec.episode(i, a).id: (i, a) for i in range(spec.size) for a in range(len(records) + 1)}
+    order = {
+        spec.episode(i, a).id: (i, a) for i in range(spec.size) for a in range(len(records) + 1)
+    }
     ordered = sorted(records, key=lambda record: order[record.id])
     return Group(
         id=spec.id, task_id=spec.task.id, requested_size=spec.size, trajectories=tuple(ordered)

@@ -51,7 +51,9 @@ class EnvDriver:
 
     _owns_executor = False
 
-    async def reset(self, task: Task | None, seed: int, timeout_s: float | None) -> tuple[str, dict[str, Any]]:
+    async def reset(
+        self, task: Task | None, seed: int, timeout_s: float | None
+    ) -> tuple[str, dict[str, Any]]:
         """Start an episode.
 
         Raises:

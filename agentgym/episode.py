@@ -82,7 +82,9 @@ class Episode:
         self._system_prompt = getattr(env, "system_prompt", "")
         self._tools = tuple(tool.name for tool in getattr(env, "tools", ()))
         self._first_observation = shorten_middle(observation, self.limits.max_observation_chars)
-        opening = [Message(role="system", content=self._system_prompt)] if self._system_prompt else []
+        opening = (
+            [Message(role="system", content=self._system_prompt)] if self._system_prompt else []
+        )
         self._opening = (*opening, Message(role="user", content=self._first_observation))
         self._messages = list(self._opening)
         if self._renderer is not None:
@@ -130,7 +132,11 @@ class Episode:
         return Action(str(action), finish_reason=action.finish_reason, parsed=parsed)
 
     def add_turn(
-        self, completion: Completion, action: Action, result: Mapping[str, Any], timings: Mapping[str, float]
+        self,
+        completion: Completion,
+        action: Action,
+        result: Mapping[str, Any],
+        timings: Mapping[str, float],
     ) -> None:
         """Append one turn and render the prompt that follows it.
 
@@ -141,7 +147,9 @@ class Episode:
             timings: Seconds by part.
         """
         info: Mapping[str, Any] = result.get("info", {})
-        observation = shorten_middle(result.get("observation", ""), self.limits.max_observation_chars)
+        observation = shorten_middle(
+            result.get("observation", ""), self.limits.max_observation_chars
+        )
         role = str(info.get("role", "user"))
         rendered = self._pending
         self.turns.append(
@@ -256,7 +264,9 @@ def _error_kind(completion: Completion, info: Mapping[str, Any]) -> ErrorKind | 
 
 def _token_span(span: Span, offsets: tuple[tuple[int, int], ...]) -> Span:
     """Return the tokens that overlap a stretch of characters."""
-    inside = [i for i, (start, stop) in enumerate(offsets) if start < span.stop and stop > span.start]
+    inside = [
+        i for i, (start, stop) in enumerate(offsets) if start < span.stop and stop > span.start
+    ]
     if not inside:
         return Span(kind=span.kind, start=0, stop=0, ref=span.ref)
     return Span(kind=span.kind, start=inside[0], stop=inside[-1] + 1, ref=span.ref)

@@ -141,7 +141,9 @@ def with_ids(trajectory: Trajectory, renderer: Renderer) -> Trajectory:
     turns: list[Turn] = []
     for turn in trajectory.turns:
         ids = _completion_ids(turn, renderer)
-        trace = TokenTrace(ids=ids, versions=(VersionRun(version=0, count=len(ids)),) if ids else ())
+        trace = TokenTrace(
+            ids=ids, versions=(VersionRun(version=0, count=len(ids)),) if ids else ()
+        )
         turns.append(
             replace(
                 turn,

@@ -65,7 +65,11 @@ def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path
         if learner.world.is_main:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        dcp.save(_tensors(learner), checkpoint_id=str(partial / "tensors"), no_dist=learner.world.size == 1)
+        dcp.save(
+            _tensors(learner),
+            checkpoint_id=str(partial / "tensors"),
+            no_dist=learner.world.size == 1,
+        )
         if learner.world.is_main:
             _write_json(partial / _STATE_FILE, _state_dict(learner, state))
             shutil.rmtree(final, ignore_errors=True)
@@ -84,7 +88,11 @@ def latest(folder: Path) -> Path | None:
     complete: list[tuple[int, Path]] = []
     for entry in sorted(folder.iterdir()):
         match = _NAME.fullmatch(entry.name)
-        if match and (entry / _STATE_FILE).is_file() and (entry / "tensors" / ".metadata").is_file():
+        if (
+            match
+            and (entry / _STATE_FILE).is_file()
+            and (entry / "tensors" / ".metadata").is_file()
+        ):
             complete.append((int(match.group(1)), entry))
         elif "step_" in entry.name:
             logger.warning("ignoring the incomplete checkpoint %s", entry)
@@ -103,7 +111,9 @@ def load(path: Path, learner: Learner) -> LoopState:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a checkpoint to resume from: {error}") from error
     if data.get("schema") != SCHEMA:
-        raise CheckpointError(f"{path} has schema {data.get('schema')!r}; this version reads {SCHEMA}")
+        raise CheckpointError(
+            f"{path} has schema {data.get('schema')!r}; this version reads {SCHEMA}"
+        )
     tensors = _tensors(learner)
     try:
         dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=learner.world.size == 1)

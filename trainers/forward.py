@@ -64,7 +64,12 @@ def token_outputs(
     before = micro.index[row, time - 1]
     targets = micro.ids.flatten()[micro.index[row, time]]
     logprobs, entropy = _head_in_chunks(
-        model, flat[before], targets, temperature=temperature, chunk=chunk_tokens, entropy=with_entropy
+        model,
+        flat[before],
+        targets,
+        temperature=temperature,
+        chunk=chunk_tokens,
+        entropy=with_entropy,
     )
     shape = mask.shape
     return TokenOutputs(
@@ -72,6 +77,23 @@ def token_outputs(
         entropy=_scatter(entropy, row, time, shape) if with_entropy else None,
         hidden=micro.to_rows(hidden),
     )
+
+
+class TokenScorer(nn.Module):
+    """A causal model whose forward is `token_outputs`, so that sharding sees one module's call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, micro: MicroBatch, mask: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the fields of `TokenOutputs` as a tuple, which sharding can hook into."""
+        outputs = token_outputs(
+            self.model, micro, mask, temperature=temperature, with_entropy=with_entropy
+        )
+        return outputs.logprobs, outputs.entropy, outputs.hidden
 
 
 def body(model: Any, micro: MicroBatch) -> Tensor:
@@ -89,6 +111,12 @@ def body(model: Any, micro: MicroBatch) -> Tensor:
     return decoder(
         input_ids=micro.ids, position_ids=positions, attention_mask=attention, use_cache=False
     ).last_hidden_state
+
+
+def transformer_blocks(model: Any) -> list[nn.Module]:
+    """Return the decoder's layers, in order; empty where they are not found by the usual name."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    return list(getattr(decoder, "layers", ()))
 
 
 def block_mask(segment_ids: Tensor) -> Tensor:
@@ -132,4 +160,6 @@ def _head_in_chunks(
 
 def _scatter(values: Tensor, row: Tensor, time: Tensor, shape: torch.Size) -> Tensor:
     """Return values of single tokens as [row, time], 0 elsewhere."""
-    return torch.zeros(shape, dtype=values.dtype, device=values.device).index_put((row, time), values)
+    return torch.zeros(shape, dtype=values.dtype, device=values.device).index_put(
+        (row, time), values
+    )

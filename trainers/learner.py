@@ -8,7 +8,7 @@ preset's; nothing here knows an algorithm by name.
 from __future__ import annotations
 
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -19,12 +19,12 @@ from agentgym.config import OptimConfig
 from agentgym.errors import AgentGymError
 from agentgym.trainers import objective
 from agentgym.trainers.batch import Batch, MicroBatch, micro_batches
-from agentgym.trainers.forward import token_outputs
+from agentgym.trainers.forward import TokenScorer, transformer_blocks
 from agentgym.trainers.objective import Prepared
 from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset
-from agentgym.trainers.world import World
+from agentgym.trainers.world import World, shard
 
 
 class DivergedError(AgentGymError, ArithmeticError):
@@ -47,7 +47,7 @@ class Learner:
     """Owns the trained model and its optimiser.
 
     Args:
-        model: A transformers causal language model, sharded if `world` has several ranks.
+        model: A transformers causal language model; sharded here if `world` has several ranks.
         preset: The objective.
         optim: Optimiser settings.
         total_updates: Updates of the whole run, for the learning-rate schedule.
@@ -70,9 +70,11 @@ class Learner:
         self.model = model
         self.preset = preset
         self.optim = optim
+        self.world = world if world is not None else World()
+        self.scorer = TokenScorer(model)
+        shard(self.scorer, transformer_blocks(model), self.world)
         self.optimizer = make_optimizer(model.parameters(), optim)
         self.updates = 0
-        self.world = world if world is not None else World()
         self.options = options if options is not None else UpdateOptions()
         self._total_updates = total_updates
         self._temperature = temperature
@@ -85,13 +87,12 @@ class Learner:
         """
         result = torch.zeros(batch.ids.shape, dtype=torch.float32)
         with torch.no_grad():
-            for micro in self._micro_batches(batch):
-                outputs = token_outputs(
-                    self.model, micro, self._mask(batch, micro), temperature=self._temperature
-                )
-                rows, width = micro.rows.cpu(), outputs.logprobs.shape[1]
-                result = result.to(outputs.logprobs.dtype)
-                result[rows, :width] = outputs.logprobs.cpu()
+            for micro, is_filler in self._micro_batches(batch):
+                mask = self._mask(batch, micro)
+                logprobs, _, _ = self.scorer(micro, mask, self._temperature, False)
+                result = result.to(logprobs.dtype)
+                if not is_filler:
+                    result[micro.rows.cpu(), : logprobs.shape[1]] = logprobs.cpu()
         return self.world.sum(result.to(self.world.device)).cpu()
 
     def update(self, batch: Batch, *, is_single: bool) -> dict[str, float]:
@@ -135,25 +136,24 @@ class Learner:
     def _accumulate(self, batch: Batch, prepared: Prepared) -> dict[str, float]:
         """Add every micro-batch's gradient; their losses sum to the step's loss."""
         with_entropy = Need.ENTROPY in self.preset.needs
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         sums: dict[str, float] = {}
-        for micro in self._micro_batches(batch):
-            outputs = token_outputs(
-                self.model,
-                micro,
-                self._mask(batch, micro),
-                temperature=self._temperature,
-                with_entropy=with_entropy,
-            )
+        for micro, is_filler in self._micro_batches(batch):
+            mask = self._mask(batch, micro)
+            logprobs, entropy, _ = self.scorer(micro, mask, self._temperature, with_entropy)
+            if is_filler:
+                # Ranks must take part in the same number of collective calls.
+                (logprobs.sum() * 0).backward()
+                continue
             part = objective.micro_loss(
-                self.preset, prepared, micro.rows, outputs.logprobs, entropy=outputs.entropy
+                self.preset, prepared, micro.rows, logprobs, entropy=entropy
             )
             if not torch.isfinite(part.loss):
                 raise DivergedError(f"the loss is {part.loss.item()!r}; the step was not taken")
             part.loss.backward()
-            total += part.loss.detach().double().cpu()
+            total += part.loss.detach().double()
             _add_metrics(sums, part.metrics)
-        return {"loss": float(total), **sums}
+        return {"loss": float(self.world.sum(total)), **sums}
 
     def _clip(self) -> Tensor:
         bound = self.optim.max_grad_norm
@@ -166,16 +166,30 @@ class Learner:
         width = micro.valid.shape[1]
         return batch.rows.mask[micro.rows.cpu(), :width].to(micro.ids.device)
 
-    def _micro_batches(self, batch: Batch) -> tuple[MicroBatch, ...]:
-        rows = self.world.share(range(batch.ids.shape[0]))
-        pieces = micro_batches(
-            batch,
-            rows,
-            packed=self.options.packed,
-            max_tokens=self.options.micro_batch_tokens,
-            max_rows=self.options.micro_batch_rows,
-        )
-        return tuple(piece.to(self.world.device) for piece in pieces)
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[MicroBatch, bool]]:
+        return rank_micro_batches(batch, range(batch.ids.shape[0]), self.world, self.options)
+
+
+def rank_micro_batches(
+    batch: Batch, rows: Sequence[int], world: World, options: UpdateOptions
+) -> Iterator[tuple[MicroBatch, bool]]:
+    """Yield this rank's micro-batches of some rows, then fillers up to the longest rank's number.
+
+    A filler must go through the model, since ranks take part in the same number of collective
+    calls, and must add nothing; it is the second of each pair that says so.
+    """
+    own_rows = list(rows)[world.rank :: world.size]
+    pieces = micro_batches(
+        batch,
+        own_rows or list(rows)[:1],
+        packed=options.packed,
+        max_tokens=options.micro_batch_tokens,
+        max_rows=options.micro_batch_rows,
+    )
+    own = len(pieces) if own_rows else 0
+    for index in range(world.max(own)):
+        piece = pieces[index] if index < own else pieces[0]
+        yield piece.to(world.device), index >= own
 
 
 def _add_metrics(sums: dict[str, float], metrics: Mapping[str, float]) -> None:

@@ -52,7 +52,9 @@ class TaskStream:
         if len(self._sources) == 1:
             return self._task(0, index)
         point = seeding.rng(self._seed, "source", index).random()
-        chosen = next((i for i, bound in enumerate(self._bounds) if point < bound), len(self._bounds) - 1)
+        chosen = next(
+            (i for i, bound in enumerate(self._bounds) if point < bound), len(self._bounds) - 1
+        )
         # Each suite counts its own draws by the run's: unbounded, and different in every draw.
         return self._task(chosen, index)
 

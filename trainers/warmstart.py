@@ -21,11 +21,10 @@ from agentgym.policies.expert import ExpertPolicy
 from agentgym.records import Completion, Sample, Trajectory, Turn
 from agentgym.renderer.base import Renderer
 from agentgym.samples import to_samples, with_ids
-from agentgym.trainers.batch import Batch, collate, micro_batches
-from agentgym.trainers.forward import token_outputs
+from agentgym.trainers.batch import Batch, collate
+from agentgym.trainers.learner import Learner, rank_micro_batches
 from agentgym.trainers.optimizer import make_optimizer, set_learning_rate
 from agentgym.trainers.sources import TaskStream
-from agentgym.trainers.world import World
 
 OnProgress = Callable[[int, int, float], None]
 """Called with steps done, steps in all, and the last loss in nats a token."""
@@ -73,50 +72,43 @@ class SupervisedTrainer:
     """Takes supervised steps on rows, in an order that follows from a seed.
 
     Args:
-        model: What is trained.
+        learner: Owner of the model that is trained; its own optimiser is left alone.
         rows: Rows to learn from; each pass goes through all of them in a new order.
         config: Batch size, learning rate and its schedule.
         total_steps: Steps of the schedule.
         seed: Seed of the order.
         pad_id: Id for padding.
-        world: This process's place.
-        micro_batch_tokens: Tokens of one forward and backward pass.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        learner: Learner,
         rows: Sequence[Sample],
         config: WarmstartConfig,
         *,
         total_steps: int,
         seed: int,
         pad_id: int,
-        world: World,
-        micro_batch_tokens: int | None,
     ) -> None:
         if not rows:
             raise ConfigError("a warm start needs demonstrations (got none)")
         self.steps_done = 0
-        self._model = model
+        self._learner = learner
         self._batch = collate_rows(rows, pad_id=pad_id)
         self._config = config
         self._total = total_steps
         self._seed = seed
-        self._world = world
-        self._micro_batch_tokens = micro_batch_tokens
         # Adam's fast second moment suits the short schedule of a small model from scratch.
         optim = OptimConfig(
             learning_rate=config.learning_rate, weight_decay=config.weight_decay, beta2=0.98
         )
-        self._optimizer = make_optimizer(model.parameters(), optim)
+        self._optimizer = make_optimizer(learner.model.parameters(), optim)
         self._order: list[int] = []
 
     def run(self, *, on_progress: OnProgress | None = None) -> float:
         """Take all steps, or as many as `max_seconds` allows; return the last loss."""
         began = time.monotonic()
         loss = float("nan")
-        self._model.train()
         while self.steps_done < self._total:
             loss = self.step()
             if on_progress is not None:
@@ -129,22 +121,20 @@ class SupervisedTrainer:
     def step(self) -> float:
         """Take one step; return its mean loss in nats a trained token."""
         set_learning_rate(self._optimizer, self._config.learning_rate * self._factor())
-        batch, chosen = self._batch, self._next_rows()
+        batch, chosen, learner = self._batch, self._next_rows(), self._learner
         tokens = int(batch.rows.mask[chosen].sum())
         self._optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), dtype=torch.float64)
-        rows = [chosen[index] for index in self._world.share(range(len(chosen)))]
-        for piece in micro_batches(batch, rows, packed=False, max_tokens=self._micro_batch_tokens):
-            micro = piece.to(self._world.device)
-            mask = batch.rows.mask[piece.rows, : piece.valid.shape[1]].to(self._world.device)
-            outputs = token_outputs(self._model, micro, mask, temperature=1.0)
-            loss = -outputs.logprobs.sum() / tokens
+        total = torch.zeros((), dtype=torch.float64, device=learner.world.device)
+        for micro, is_filler in rank_micro_batches(batch, chosen, learner.world, learner.options):
+            mask = batch.rows.mask[micro.rows.cpu(), : micro.valid.shape[1]].to(micro.ids.device)
+            logprobs, _, _ = learner.scorer(micro, mask, 1.0, False)
+            loss = -logprobs.sum() / tokens * (0.0 if is_filler else 1.0)
             loss.backward()
-            total += loss.detach().double().cpu()
-        nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+            total += loss.detach().double()
+        nn.utils.clip_grad_norm_(learner.model.parameters(), 1.0)
         self._optimizer.step()
         self.steps_done += 1
-        return float(self._world.sum(total.to(self._world.device)))
+        return float(learner.world.sum(total))
 
     def _factor(self) -> float:
         step, config = self.steps_done, self._config

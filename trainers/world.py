@@ -7,6 +7,7 @@ ranks, not averaged: the loss is already divided by global counts.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +33,6 @@ class World:
     def is_main(self) -> bool:
         """True in the process that runs the episodes and writes the run folder."""
         return self.rank == 0
-
-    def share(self, rows: range) -> list[int]:
-        """Return this rank's rows: every `size`-th, so that long and short ones mix."""
-        return list(rows)[self.rank :: self.size]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks."""
@@ -90,23 +87,27 @@ def join_world(device: str = "auto") -> World:
     return World(rank=dist.get_rank(), size=size, device=place)
 
 
-def shard(model: nn.Module, world: World) -> nn.Module:
-    """Return the model, sharded over the ranks block by block; unchanged for one process."""
+def shard(root: nn.Module, blocks: Iterable[nn.Module], world: World) -> None:
+    """Shard a module over the ranks in place, block by block; nothing happens for one process.
+
+    Args:
+        root: The module whose forward is called.
+        blocks: Parts of it that are gathered one at a time.
+        world: This process's place.
+    """
     if world.size == 1:
-        return model
+        return
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    blocks = getattr(getattr(model, "model", model), "layers", [])
     for block in blocks:
         fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    for module in model.modules():
+    fully_shard(root, mesh=mesh)
+    for module in root.modules():
         if isinstance(module, FSDPModule):
             # The default averages over ranks; our losses are shares of one global sum.
             module.set_gradient_divide_factor(1.0)
-    return model
 
 
 def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:
