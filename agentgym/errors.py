@@ -59,7 +59,9 @@ class MissingExtraError(AgentGymError, ImportError):
     """An optional package is needed; the message has the line that installs it."""
 
     def __init__(self, what: str, *, extra: str) -> None:
-        super().__init__(f"{what} needs an optional package: pip install 'agentgym-rl-kit[{extra}]'")
+        super().__init__(
+            f"{what} needs an optional package: pip install 'agentgym-rl-kit[{extra}]'"
+        )
 
 
 class InfrastructureError(AgentGymError, RuntimeError):

@@ -44,7 +44,10 @@ class Limits:
             for field in dataclasses.fields(self)
         }
         return Limits(
-            **{name: min((v for v in pair if v is not None), default=None) for name, pair in pairs.items()}
+            **{
+                name: min((v for v in pair if v is not None), default=None)
+                for name, pair in pairs.items()
+            }
         )
 
 

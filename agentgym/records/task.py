@@ -10,12 +10,16 @@ from typing import TypeAlias
 
 from agentgym.errors import RecordError
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json] | tuple[Json, ...]"
+Json: TypeAlias = (
+    "None | bool | int | float | str | list[Json] | dict[str, Json] | tuple[Json, ...]"
+)
 
 
 def canonical_json(value: object) -> str:
     """Return JSON text which is equal for equal values: keys sorted, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.id or not self.env_id:
-            raise RecordError(f"a task needs an 'id' and an 'env_id' (got {self.id!r}, {self.env_id!r})")
+            raise RecordError(
+                f"a task needs an 'id' and an 'env_id' (got {self.id!r}, {self.env_id!r})"
+            )
 
     @property
     def content_hash(self) -> str:

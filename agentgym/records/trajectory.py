@@ -112,7 +112,9 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         if self.terminated and self.truncated:
-            raise RecordError("a trajectory is terminated or truncated, not both: terminated is stronger")
+            raise RecordError(
+                "a trajectory is terminated or truncated, not both: terminated is stronger"
+            )
         if self.failure is not None and self.outcome is not None:
             raise RecordError(f"a failed trajectory has no outcome (got {self.outcome!r})")
         if self.outcome is not None and not 0 <= self.outcome <= 1:
@@ -136,7 +138,9 @@ class Trajectory:
         `prefix_length`, then `prompt_ids`."""
         turn = self.turns[turn_index]
         if turn.prompt_ids is None:
-            raise RecordError(f"turn {turn_index} of {self.id} has no ids: its policy works on text")
+            raise RecordError(
+                f"turn {turn_index} of {self.id} has no ids: its policy works on text"
+            )
         if turn.parent is None:
             return turn.prompt_ids
         return self.full_ids(turn.parent)[: turn.prefix_length] + turn.prompt_ids

@@ -174,7 +174,9 @@ class Span:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.stop:
-            raise RecordError(f"a span needs 0 <= start <= stop (got {self.start!r}, {self.stop!r})")
+            raise RecordError(
+                f"a span needs 0 <= start <= stop (got {self.start!r}, {self.stop!r})"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +266,8 @@ class Turn:
         if self.parent is None and self.prefix_length:
             raise RecordError(f"a turn without parent has no prefix (got {self.prefix_length!r})")
         if self.parent is not None and not 0 <= self.parent < self.index:
-            raise RecordError(f"'parent' must be an earlier turn than {self.index} (got {self.parent!r})")
+            raise RecordError(
+                f"'parent' must be an earlier turn than {self.index} (got {self.parent!r})"
+            )
         if self.completion.tokens is not None and self.prompt_ids is None:
             raise RecordError("a turn whose completion has ids needs 'prompt_ids' (got None)")
