@@ -39,6 +39,7 @@ def token_outputs(
     *,
     temperature: float,
     with_entropy: bool = False,
+    attention: Tensor | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> TokenOutputs:
     """Return log-probabilities (and entropies) of the masked tokens of a micro-batch.
@@ -49,6 +50,7 @@ def token_outputs(
         mask: [row, time] True on tokens to score; a row's first token has no log-probability.
         temperature: Divides the logits, as it did when the tokens were sampled.
         with_entropy: Whether to return entropies too.
+        attention: [line, 1, query, key] True where a token may look; None for each row's own past.
         chunk_tokens: Positions whose logits exist at one time.
 
     Raises:
@@ -58,7 +60,7 @@ def token_outputs(
         raise ConfigError(f"a log-probability needs a temperature > 0 (got {temperature!r})")
     if bool(mask[:, 0].any()):
         raise ConfigError("a row's first token cannot be trained: nothing precedes it")
-    hidden = body(model, micro)
+    hidden = body(model, micro, attention)
     row, time = mask.nonzero(as_tuple=True)
     flat = hidden.flatten(0, 1)
     before = micro.index[row, time - 1]
@@ -87,26 +89,36 @@ class TokenScorer(nn.Module):
         self.model = model
 
     def forward(
-        self, micro: MicroBatch, mask: Tensor, temperature: float, with_entropy: bool
+        self,
+        micro: MicroBatch,
+        mask: Tensor,
+        temperature: float,
+        with_entropy: bool,
+        attention: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the fields of `TokenOutputs` as a tuple, which sharding can hook into."""
         outputs = token_outputs(
-            self.model, micro, mask, temperature=temperature, with_entropy=with_entropy
+            self.model,
+            micro,
+            mask,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            attention=attention,
         )
         return outputs.logprobs, outputs.entropy, outputs.hidden
 
 
-def body(model: Any, micro: MicroBatch) -> Tensor:
+def body(model: Any, micro: MicroBatch, attention: Tensor | None = None) -> Tensor:
     """Return [line, position, hidden] last hidden states of a micro-batch."""
     is_packed = bool((micro.segment_ids.max(dim=1).values > micro.segment_ids[:, 0]).any())
-    if is_packed:
-        positions, attention = micro.position_ids, block_mask(micro.segment_ids)
+    if attention is not None or is_packed:
+        positions = micro.position_ids
+        attention = attention if attention is not None else block_mask(micro.segment_ids)
     else:
         # Right padding is never seen by a real token, so plain causal attention is exact, and
         # positions that go on over the padding keep the fast path.
         width = micro.ids.shape[1]
         positions = torch.arange(width, device=micro.ids.device).expand_as(micro.ids)
-        attention = None
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
     return decoder(
         input_ids=micro.ids, position_ids=positions, attention_mask=attention, use_cache=False
