@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -154,7 +155,7 @@ def load_suite(name: str, *, env_kwargs: Mapping[str, Json] | None = None) -> Su
     """
     table = _table()
     if name in table:
-        suite = _load(name, table[name])
+        suite = _load(name, table[name], env_kwargs or {})
     elif name in registry.list_envs():
         return _suite_of_env(name, env_kwargs or {})
     else:
@@ -193,12 +194,15 @@ def _table() -> dict[str, str]:
     return table
 
 
-def _load(name: str, target: str) -> Suite:
+def _load(name: str, target: str, env_kwargs: Mapping[str, Json]) -> Suite:
     if ":" not in target:
         folder = Path(str(importlib.import_module("agentgym.tasks").__file__)).parent
         return read_rows(folder / target, name=name)
     module_name, _, function = target.partition(":")
-    suite = getattr(importlib.import_module(module_name), function)()
+    make_suite = getattr(importlib.import_module(module_name), function)
+    # Arguments that choose among tasks, such as `levels`, are the generator's as well.
+    taken = inspect.signature(make_suite).parameters.keys() & env_kwargs.keys()
+    suite = make_suite(**{name: env_kwargs[name] for name in taken})
     if not isinstance(suite, Suite):
         raise TaskError(f"{target} must return a Suite (got {type(suite).__name__})")
     return suite

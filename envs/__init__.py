@@ -3,4 +3,9 @@
 if __name__ != "agentgym.envs":
     raise ImportError("import agentgym.envs, not envs: else each class exists twice")
 
-ENVS: dict[str, str] = {}
+ENVS: dict[str, str] = {
+    "math/arithmetic-v0": "agentgym.envs.math.arithmetic:ArithmeticEnv",
+    "games/gridworld-v0": "agentgym.envs.games.gridworld:GridworldEnv",
+    "games/guess-number-v0": "agentgym.envs.games.guess_number:GuessNumberEnv",
+    "games/wordle-v0": "agentgym.envs.games.wordle:WordleEnv",
+}

@@ -3,4 +3,9 @@
 if __name__ != "agentgym.tasks":
     raise ImportError("import agentgym.tasks, not tasks: else each class exists twice")
 
-SUITES: dict[str, str] = {}
+SUITES: dict[str, str] = {
+    "math/arithmetic": "agentgym.tasks.math:arithmetic",
+    "games/gridworld": "agentgym.tasks.games:gridworld",
+    "games/guess-number": "agentgym.tasks.games:guess_number",
+    "games/wordle": "agentgym.tasks.games:wordle",
+}
