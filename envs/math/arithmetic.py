@@ -69,7 +69,11 @@ class ArithmeticEnv(ToolEnv):
     def start(self, task: Task, rng: random.Random) -> str:
         """Return the expression."""
         expression, level = task.payload.get("expression"), task.payload.get("level")
-        if not isinstance(expression, str) or level not in MOST_OPERATIONS:
+        if (
+            not isinstance(expression, str)
+            or not isinstance(level, int)
+            or level not in MOST_OPERATIONS
+        ):
             raise EnvError(
                 f"task {task.id!r}: the payload needs an 'expression' and a 'level' from 1 to 5 "
                 f"(got {dict(task.payload)!r})"
