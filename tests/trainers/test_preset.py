@@ -1,0 +1,233 @@
+"""Presets: what is read, what is refused, in which words."""
+
+import pytest
+
+from agentgym.errors import ConfigError
+from agentgym.trainers.parts import registry
+from agentgym.trainers.parts.registry import Need, Slot
+from agentgym.trainers.preset import list_presets, load_preset
+
+
+def problems(name="grpo", overrides=None, **options):
+    """The lines of the report, sorted."""
+    with pytest.raises(ConfigError) as caught:
+        load_preset(name, overrides, **options)
+    return sorted(str(caught.value).split("\n"))
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_shipped_preset_is_complete(name):
+    preset = load_preset(name, group_size=8)
+    assert preset.name == name
+    assert preset.source.authors
+    assert preset.formula.strip()
+    assert preset.bias.strip()
+    for _, slot, config in preset.parts():
+        found = registry.find(slot, config.part)
+        assert set(config.parameters) == set(found.parameters)
+        assert found.summary  # each part says what it returns
+
+
+def test_values_are_those_of_the_design():
+    preset = load_preset("grpo")
+    op = preset.terms[0].ops[0].parameters
+    assert (op["ddof"], op["eps"], op["floor"], op["singleton"]) == (1, 1e-6, 1e-3, "zero")
+    assert preset.aggregation.part == "sequence_mean_token_mean"
+    assert preset.regularizers == ()
+    base = load_preset("turn_base")
+    assert base.aggregation.part == "token_mean"
+    assert base.terms == preset.terms
+    assert load_preset("turn_grpo").terms[0].ops[1].parameters["keys"] == ("group", "turn")
+    assert load_preset("a2tgpo").terms[0].weight == 0.3
+
+
+def test_overrides_reach_every_depth():
+    changes = {
+        "gate.clip_high": "0.3",
+        "terms.gain.weight": 0.5,
+        "terms.1.ops.normalise.eps": 1e-4,
+        "bounds.width": 0.2,
+    }
+    preset = load_preset("a2tgpo", changes)
+    assert preset.gate.parameters == {"clip_low": 0.2, "clip_high": 0.3}
+    assert preset.terms[0].weight == 0.5
+    assert preset.terms[1].ops[0].parameters["eps"] == 1e-4
+    assert preset.terms[0].ops[0].parameters["eps"] == 1e-6
+    assert preset.bounds.parameters["width"] == 0.2
+    # The next reader gets the file's own values.
+    assert load_preset("a2tgpo").gate.parameters["clip_high"] == 0.2
+
+
+def test_override_of_a_part_drops_the_parameters_of_the_old_one():
+    changes = {"gate.cap": 3, "gate.part": "dual_clip", "gate.clip_low": 0.1, "gate.clip_high": 0.2}
+    assert load_preset("grpo", changes).gate.parameters == {
+        "clip_low": 0.1,
+        "clip_high": 0.2,
+        "cap": 3.0,
+    }
+    assert load_preset("grpo", {"aggregation": "token_mean"}).aggregation.part == "token_mean"
+    swapped = load_preset("dr_grpo", {"aggregation": "token_mean"})
+    assert swapped.aggregation.parameters == {}
+    lists = load_preset(
+        "grpo", {"terms.outcome.ops.0.keys": "[group, turn]", "rewards.0.place": "last_turn"}
+    )
+    assert lists.terms[0].ops[0].parameters["keys"] == ("group", "turn")
+
+
+def test_everything_wrong_is_reported_together():
+    changes = {
+        "gate.clip_hihg": 0.3,
+        "rewads": 1,
+        "aggregation": "tokn_mean",
+        "terms.outcome.ops.0.ddof": "x",
+        "terms.nothing.weight": 1,
+        "gate.clip_low": "wide",
+    }
+    assert problems("grpo", changes) == [
+        (
+            "preset 'grpo': aggregation: unknown aggregation part 'tokn_mean' "
+            "(did you mean 'token_mean'?)"
+        ),
+        (
+            "preset 'grpo': gate (clip): key 'clip_low': Input should be a valid number, unable to "
+            "parse string as a number (got 'wide')"
+        ),
+        "preset 'grpo': gate (clip): unknown key 'clip_hihg' (did you mean 'clip_high'?)",
+        (
+            "preset 'grpo': override 'terms.nothing.weight': nothing named 'nothing' in terms "
+            "(known: outcome)"
+        ),
+        (
+            "preset 'grpo': terms.outcome.ops.0 (normalise): key 'ddof': Input should be a valid "
+            "integer, unable to parse string as an integer (got 'x')"
+        ),
+        "preset 'grpo': unknown key 'rewads' (did you mean 'rewards'?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "options", "message"),
+    [
+        ("grop", {}, {}, "unknown preset 'grop' (did you mean 'grpo'?)"),
+        ("nowhere/x.yaml", {}, {}, "preset file 'nowhere/x.yaml' does not exist"),
+        (
+            "reinforce",
+            {"bounds": {"part": "turn_adaptive", "term": "outcome", "width": 0.3}},
+            {},
+            (
+                "preset 'reinforce': bounds 'turn_adaptive' sets clip widths, which gate 'score' "
+                "has not"
+            ),
+        ),
+        (
+            "grpo",
+            {},
+            {"group_size": 1},
+            (
+                "preset 'grpo': a group baseline needs 2 or more trajectories of a task (got group "
+                "size 1); raise the group size or take a preset without one: 'reinforce'"
+            ),
+        ),
+        (
+            "grpo",
+            {"terms": []},
+            {},
+            "preset 'grpo': an advantage is needed: give 'terms' or a 'critic' (got neither)",
+        ),
+        (
+            "grpo",
+            {"combine": None},
+            {},
+            "preset 'grpo': 'terms' need a 'combine' and a 'spread' part",
+        ),
+        (
+            "a2tgpo",
+            {"combine.accumulate": "gian"},
+            {},
+            "preset 'a2tgpo': combine.accumulate: unknown term 'gian' (did you mean 'gain'?)",
+        ),
+        (
+            "a2tgpo",
+            {"terms.gain.reward": "gians"},
+            {},
+            "preset 'a2tgpo': terms.gain: unknown reward 'gians' (did you mean 'gain'?)",
+        ),
+        (
+            "a2tgpo",
+            {"probes": []},
+            {},
+            "preset 'a2tgpo': a belief reward needs a probe: give 'probes' (got none)",
+        ),
+        (
+            "a2tgpo",
+            {
+                "terms.gain.name": "outcome",
+                "combine.accumulate": "outcome",
+                "bounds.term": "outcome",
+            },
+            {},
+            "preset 'a2tgpo': two terms are named 'outcome'",
+        ),
+        (
+            "grpo",
+            {"status": "great"},
+            {},
+            ("preset 'grpo': status: Input should be 'faithful' or 'inspired_by' (got 'great')"),
+        ),
+    ],
+)
+def test_contradiction_is_one_line(name, changes, options, message):
+    assert problems(name, changes, **options) == [message]
+
+
+def test_group_of_one_is_fine_without_a_group_baseline():
+    assert load_preset("reinforce", group_size=1).name == "reinforce"
+
+
+def test_needs_are_the_union_over_parts():
+    assert load_preset("reinforce").needs == {Need.PROXIMAL}
+    assert load_preset("a2tgpo").needs == {
+        Need.PROXIMAL,
+        Need.GROUP,
+        Need.BELIEF,
+        Need.CLIP_WIDTHS,
+    }
+    assert load_preset("grpo", {"anchor": "behavior"}).needs == {Need.GROUP}
+
+
+def test_preset_file_extends_a_shipped_one_or_a_neighbour(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "extends: grpo\nname: mine\ngate: {clip_high: 0.28}\naggregation: token_mean\n"
+    )
+    (tmp_path / "more.yaml").write_text("extends: mine.yaml\nname: more\ngate: {clip_low: 0.1}\n")
+    preset = load_preset(str(tmp_path / "more.yaml"))
+    assert preset.gate.parameters == {"clip_low": 0.1, "clip_high": 0.28}
+    assert preset.aggregation.part == "token_mean"
+    assert preset.notes == ()  # notes are about the file that has them
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "is no YAML"),
+        ("- 1", "must be a mapping (got list)"),
+        ("extends: me.yaml\nname: me", "extends itself"),
+        ("name: me", "key 'source' is missing"),
+    ],
+)
+def test_unusable_file_is_said_in_one_line(tmp_path, text, message):
+    (tmp_path / "me.yaml").write_text(text)
+    assert any(message in line for line in problems(str(tmp_path / "me.yaml")))
+
+
+def test_part_names_are_taken_once_and_have_no_defaults():
+    with pytest.raises(ValueError, match="part 'clip' of slot 'gate' is registered already"):
+        registry.part("gate", name="clip")(lambda: None)
+
+    def with_default(x: float, *, y: float = 1.0) -> float:
+        return x * y
+
+    with pytest.raises(ValueError, match="parameter 'y' of part 'with_default' has a default"):
+        registry.part("gate")(with_default)
+    with pytest.raises(LookupError, match=r"unknown ratio part 'turn_maen' \(did you mean"):
+        registry.find(Slot.RATIO, "turn_maen")
