@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import gymnasium
 
@@ -212,9 +212,8 @@ class Engine:
                     trajectory = await run_episode(driver, self.policy, spec, episode)
                 finally:
                     if driver is not None:
-                        await self._release(
-                            key, driver, failed=trajectory is None or trajectory.failure
-                        )
+                        is_healthy = trajectory is not None and trajectory.failure is None
+                        await self._release(key, driver, is_healthy=is_healthy)
         except asyncio.CancelledError:
             if trajectory is None:
                 trajectory = episode.finish(StopReason.CANCELLED)
@@ -226,7 +225,7 @@ class Engine:
         return trajectory
 
     def _scarcity(self, spec: EpisodeSpec, key: str) -> asyncio.Semaphore:
-        """Return what bounds the instances of one environment, `spec.max_instances` if it has one."""
+        """Return what bounds the instances of an environment: its own number, if it has one."""
         if key not in self._scarce:
             known = spec.task.env_id in registry.list_envs()
             bound = registry.spec(spec.task.env_id).max_instances if known else None
@@ -244,12 +243,12 @@ class Engine:
             thread_affine=_is_thread_affine(env_id),
         )
 
-    async def _release(self, key: str, driver: EnvDriver, *, failed: Any) -> None:
+    async def _release(self, key: str, driver: EnvDriver, *, is_healthy: bool) -> None:
         """Keep a healthy instance for the next episode; one that failed is not trusted again."""
-        if failed:
-            await driver.aclose()
-        else:
+        if is_healthy and not driver.is_abandoned:
             self._idle.setdefault(key, []).append(driver)
+        else:
+            await driver.aclose()
 
 
 def _is_thread_affine(env_id: str) -> bool:

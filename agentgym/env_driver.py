@@ -109,7 +109,7 @@ class EnvDriver:
 
 
 def _overrides_astep(env: Any) -> bool:
-    """Whether an environment awaits its tools itself (the default `astep` is a step in a thread)."""
+    """Whether an environment awaits its tools itself; the default `astep` is a step in a thread."""
     astep = getattr(type(env), "astep", None)
     if astep is None or not inspect.iscoroutinefunction(astep):
         return False

@@ -1,4 +1,4 @@
-"""Bounds of an episode. Zero is never "for ever": a bound is a positive number, or None for no bound."""
+"""Bounds of an episode. Zero is never "for ever": a bound is positive, or None for no bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Limits:
     max_context_tokens: int | None = None
     """Prompt plus completion of one call; the model's own window where the policy knows it."""
     max_observation_chars: int | None = 16_384
-    """Longer observations are shortened in the middle, with a notice, before the policy sees them."""
+    """Longer observations are shortened in the middle, with a notice, for the policy to read."""
     max_tool_calls: int | None = None
     """Executed tool calls in one episode."""
     max_seconds: float | None = None

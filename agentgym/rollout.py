@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentgym.env import Action
 from agentgym.env_driver import EnvDriver
 from agentgym.episode import Episode, EpisodeSpec
 from agentgym.errors import InfrastructureError
-from agentgym.policies.expert import EnvAware
 from agentgym.policy import Policy
 from agentgym.records import Completion, ErrorKind, Failure, StopReason, Trajectory
 
+if TYPE_CHECKING:
+    from agentgym.policies.expert import EnvAware
 
-class _Failed(Exception):
+
+class _FailedError(Exception):
     """Carries a typed failure from where it happened to the end of the episode."""
 
     def __init__(self, failure: Failure) -> None:
@@ -45,7 +47,7 @@ async def run_episode(
     try:
         await _start(driver, episode)
         return await _play(driver, policy, episode)
-    except _Failed as failed:
+    except _FailedError as failed:
         return episode.finish(StopReason.FAILURE, failure=failed.failure)
 
 
@@ -55,7 +57,7 @@ async def _start(driver: EnvDriver, episode: Episode) -> None:
     try:
         observation, _ = await driver.reset(spec.task, spec.seed, spec.limits.step_timeout_s)
     except Exception as error:
-        raise _Failed(_failure(error, where="env")) from error
+        raise _FailedError(_failure(error, where="env")) from error
     episode.open(driver.unwrapped, observation)
 
 
@@ -98,15 +100,17 @@ async def _generate(
     left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
     try:
         async with asyncio.timeout(min((t for t in (bound, left) if t is not None), default=None)):
-            if isinstance(policy, EnvAware):
-                return await driver.call(lambda: policy.act(driver.unwrapped, request), bound)
+            # Not isinstance: a protocol's check costs more than the rest of a turn.
+            if hasattr(policy, "act"):
+                expert = cast("EnvAware", policy)
+                return await driver.call(lambda: expert.act(driver.unwrapped, request), bound)
             return await policy.generate(request)
     except TimeoutError as error:
         if deadline is not None and time.monotonic() >= deadline:
             return None
-        raise _Failed(_failure(error, where="policy", seconds=bound)) from error
+        raise _FailedError(_failure(error, where="policy", seconds=bound)) from error
     except Exception as error:
-        raise _Failed(_failure(error, where="policy")) from error
+        raise _FailedError(_failure(error, where="policy")) from error
 
 
 def _parse(driver: EnvDriver, episode: Episode, completion: Completion) -> Action:
@@ -127,9 +131,9 @@ async def _step(driver: EnvDriver, episode: Episode, action: Action) -> dict[str
     try:
         observation, reward, terminated, truncated, info = await driver.step(action, bound)
     except TimeoutError as error:
-        raise _Failed(_failure(error, where="env", seconds=bound)) from error
+        raise _FailedError(_failure(error, where="env", seconds=bound)) from error
     except Exception as error:
-        raise _Failed(_failure(error, where="env")) from error
+        raise _FailedError(_failure(error, where="env")) from error
     return {
         "observation": observation,
         "reward": reward,
@@ -150,7 +154,7 @@ async def _outcome(driver: EnvDriver, episode: Episode, info: dict[str, Any]) ->
     try:
         return float(await driver.call(ask, episode.limits.step_timeout_s))
     except Exception as error:
-        raise _Failed(_failure(error, where="env")) from error
+        raise _FailedError(_failure(error, where="env")) from error
 
 
 def _failure(error: Exception, *, where: str, seconds: float | None = None) -> Failure:

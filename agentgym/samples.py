@@ -21,7 +21,7 @@ from agentgym.records import (
     Turn,
     VersionRun,
 )
-from agentgym.renderer.base import Renderer, RenderedTurn
+from agentgym.renderer.base import RenderedTurn, Renderer
 
 ROLE_KINDS: tuple[SpanKind, ...] = tuple(SpanKind)
 """`Sample.role_ids` are positions in this tuple."""

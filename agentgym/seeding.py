@@ -12,7 +12,7 @@ _SEED_MASK = 2**63 - 1  # torch, numpy and vLLM take non-negative 63-bit seeds
 def derive(*parts: str | int) -> int:
     """Return a seed in [0, 2**63) which depends on every part and on their order.
 
-    Parts are joined with their type and length, so `derive("ab", 1)` and `derive("a", "b1")` differ.
+    Parts are joined with type and length, so `derive("ab", 1)` and `derive("a", "b1")` differ.
     """
     digest = hashlib.sha256()
     for part in parts:

@@ -51,7 +51,11 @@ def score_requests(
         micro, mask, attention = _layout(chosen, requests)
         with torch.no_grad():
             logprobs, _, _ = learner.scorer(
-                micro.to(world.device), mask.to(world.device), 1.0, False, attention.to(world.device)
+                micro.to(world.device),
+                mask.to(world.device),
+                1.0,
+                False,
+                attention.to(world.device),
             )
         if not is_filler:
             _collect(results, chosen, requests, logprobs.double())

@@ -7,10 +7,8 @@ preset's; nothing here knows an algorithm by name.
 
 from __future__ import annotations
 
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +104,8 @@ class Learner:
         Raises:
             DivergedError: If the loss or the gradient is not finite; nothing was changed.
         """
-        batch = self._with_anchor(batch, is_single=is_single)
+        if not (is_single and self.preset.can_skip_proximal):
+            batch = self.with_anchor(batch)
         prepared = objective.prepare(self.preset, batch)
         self.optimizer.zero_grad(set_to_none=True)
         metrics = self._accumulate(batch, prepared)
@@ -127,9 +126,12 @@ class Learner:
         self.updates += 1
         return {**prepared.metrics, **metrics, "grad_norm": float(norm), "learning_rate": rate}
 
-    def _with_anchor(self, batch: Batch, *, is_single: bool) -> Batch:
-        needed = Need.PROXIMAL in self.preset.needs and "proximal" not in batch.rows.logprobs
-        if not needed or (is_single and self.preset.can_skip_proximal):
+    def with_anchor(self, batch: Batch) -> Batch:
+        """Return the batch with the proximal log-probabilities, where the preset needs them.
+
+        Call it before the first update of a step that takes several.
+        """
+        if Need.PROXIMAL not in self.preset.needs or "proximal" in batch.rows.logprobs:
             return batch
         return batch.with_logprobs(proximal=self.score(batch))
 

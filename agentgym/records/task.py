@@ -40,7 +40,7 @@ class Task:
     prompt: str = ""
     """What the agent is asked; an environment may wrap it into its first observation."""
     answers: tuple[str, ...] = ()
-    """Gold answers, any of which is right. Graders and belief rewards read them; no text shown does."""
+    """Gold answers, any of which is right; graders and belief rewards read them, no agent does."""
     payload: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Whatever else only its environment reads."""
     difficulty: float | None = None
@@ -61,7 +61,8 @@ class Task:
     @property
     def content_hash(self) -> str:
         """SHA-256 of what is asked, whatever its id: environment family, prompt (case and spacing
-        folded) and payload. Two tasks with equal hashes are one task for the leak check."""
+        folded) and payload. Two tasks with equal hashes are one task for the leak check.
+        """
         family = self.env_id.rsplit("-v", 1)[0]
         prompt = " ".join(self.prompt.casefold().split())
         text = canonical_json([family, prompt, dict(self.payload)])

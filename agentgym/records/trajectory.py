@@ -135,7 +135,8 @@ class Trajectory:
 
     def context_ids(self, turn_index: int) -> tuple[int, ...]:
         """Return [time] ids of a turn's whole prompt: its parent's full ids cut at
-        `prefix_length`, then `prompt_ids`."""
+        `prefix_length`, then `prompt_ids`.
+        """
         turn = self.turns[turn_index]
         if turn.prompt_ids is None:
             raise RecordError(
@@ -191,7 +192,8 @@ class Sample:
 
     Example:
         prompt 7 8, sampled 1 9, observation 4, sampled 2 9:
-        ids=(7, 8, 1, 9, 4, 2, 9), loss_mask=(F, F, T, T, F, T, T), turn_ids=(-1, -1, 0, 0, -1, 1, 1)
+        ids=(7, 8, 1, 9, 4, 2, 9), loss_mask=(F, F, T, T, F, T, T),
+        turn_ids=(-1, -1, 0, 0, -1, 1, 1)
     """
 
     id: str

@@ -90,7 +90,7 @@ class Sampling:
 
     @property
     def keeps_full_support(self) -> bool:
-        """True if every token keeps its probability, so that a ratio over the vocabulary is exact."""
+        """True if every token keeps its probability, so that a ratio over them is exact."""
         return self.top_p == 1 and self.top_k == 0 and self.min_p == 0
 
 
@@ -106,7 +106,8 @@ class VersionRun:
     def __post_init__(self) -> None:
         if self.count < 1 or self.version < 0:
             raise RecordError(
-                f"a version run needs version >= 0 and count >= 1 (got {self.version!r}, {self.count!r})"
+                "a version run needs version >= 0 and count >= 1 "
+                f"(got {self.version!r}, {self.count!r})"
             )
 
 
@@ -133,7 +134,7 @@ class TokenTrace:
                     f"'behavior_logprobs' must have one entry an id ({len(self.ids)}) "
                     f"(got {len(self.behavior_logprobs)})"
                 )
-            # float32 is what samplers return and what is stored: equality must survive a round trip.
+            # Samplers return float32 and float32 is stored: a round trip must keep equality.
             rounded = tuple(array.array("f", self.behavior_logprobs))
             object.__setattr__(self, "behavior_logprobs", rounded)
         counted = sum(run.count for run in self.versions)
@@ -261,7 +262,8 @@ class Turn:
     def __post_init__(self) -> None:
         if self.index < 0 or self.prefix_length < 0:
             raise RecordError(
-                f"a turn needs index >= 0 and prefix_length >= 0 (got {self.index!r}, {self.prefix_length!r})"
+                "a turn needs index >= 0 and prefix_length >= 0 "
+                f"(got {self.index!r}, {self.prefix_length!r})"
             )
         if self.parent is None and self.prefix_length:
             raise RecordError(f"a turn without parent has no prefix (got {self.prefix_length!r})")

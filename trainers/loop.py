@@ -1,0 +1,63 @@
+"""The loop: Task -> Env -> Turn -> Trajectory -> Group -> Sample -> Batch -> Update -> Policy.
+
+One loop for every preset, policy and number of processes. What a line does is the function it
+calls; options belong to those functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from agentgym.errors import ConfigError
+from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.session import Session
+from agentgym.trainers.steps import (
+    Summary,
+    collate_step,
+    collect,
+    finish_run,
+    learn,
+    publish,
+    record_step,
+    save_checkpoint,
+    start_run,
+)
+
+logger = logging.getLogger(__name__)
+
+
+async def run_loop(session: Session) -> Summary:
+    """Train until the last step or the end of a budget, and return what came of it.
+
+    Cancelled (Ctrl-C), it drops the step in flight, saves the state after the last whole step and
+    raises on.
+
+    Raises:
+        ConfigError: If there is no step left to take.
+        InfrastructureError: If not one episode of a step came to an end.
+        DivergedError: If a loss or a gradient is not finite.
+    """
+    state = session.state
+    if state.next_step >= session.config.steps:
+        raise ConfigError(
+            f"the run has taken all its {session.config.steps} steps; "
+            f"give a larger 'steps' to go on from step {state.next_step}"
+        )
+    try:
+        state = await start_run(session, state)
+        while not session.is_finished(state):
+            state = await take_step(session, state)
+    except asyncio.CancelledError:
+        save_checkpoint(session, state)
+        raise
+    return await finish_run(session, state)
+
+
+async def take_step(session: Session, state: LoopState) -> LoopState:
+    """Take one training step and return the state after it."""
+    episodes, state = await collect(session, state)  # Task, Env, Turn, Trajectory, Group, Score
+    batches = collate_step(session, episodes)  # Sample, Batch
+    metrics = learn(session, batches)  # Advantages, Loss, Update
+    state = await publish(session, state)  # new weights, Policy
+    return await record_step(session, state, episodes, metrics)

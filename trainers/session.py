@@ -1,0 +1,71 @@
+"""Everything that a run holds while it runs: `Session`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from agentgym.config import RunConfig
+from agentgym.engine import Engine
+from agentgym.policy import Policy
+from agentgym.records import Task
+from agentgym.renderer.base import Renderer
+from agentgym.rewards import Rubric
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.progress import ProgressSink
+from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.learner import Learner
+from agentgym.trainers.preset import Preset
+from agentgym.trainers.sources import TaskStream
+from agentgym.trainers.world import World
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """The parts of one run, made by `agentgym.trainers.setup.open_session`.
+
+    Only rank 0 has an engine, a policy and a run folder that it writes to.
+    """
+
+    config: RunConfig
+    """Resolved settings."""
+    world: World
+    """This process's place."""
+    preset: Preset
+    """The objective."""
+    learner: Learner
+    """Owner of the weights."""
+    renderer: Renderer
+    """The model's tokenizer and chat template."""
+    policy: Policy
+    """Samples with the learner's weights."""
+    engine: Engine
+    """Runs the episodes."""
+    stream: TaskStream
+    """Training tasks by number."""
+    eval_tasks: tuple[Task, ...]
+    """Held-out tasks, the same for every evaluation of the run."""
+    folder: RunFolder
+    """Where everything is written."""
+    progress: ProgressSink
+    """Who is told how it goes."""
+    rubric: Rubric = field(default_factory=Rubric)
+    """What scores the episodes."""
+    state: LoopState
+    """Where the run begins: fresh, or from a checkpoint."""
+    began: float = field(default_factory=time.monotonic)
+    """Clock at the start of this process's share of the run."""
+
+    def elapsed_s(self) -> float:
+        """Return seconds of training so far, earlier processes counted."""
+        return self.state.elapsed_s + time.monotonic() - self.began
+
+    def is_finished(self, state: LoopState) -> bool:
+        """Return whether the last step is taken or a budget is used up; equal in all ranks."""
+        budget = self.config.budget
+        over = state.next_step >= self.config.steps
+        if budget.minutes is not None:
+            over = over or self.elapsed_s() >= budget.minutes * 60
+        if budget.tokens is not None:
+            over = over or state.sampled_tokens >= budget.tokens
+        return bool(self.world.broadcast(over))
