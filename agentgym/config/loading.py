@@ -161,7 +161,7 @@ def _inner(section: str, content: Mapping[Any, Any]) -> list[tuple[str, Any]]:
             nested = _inner(section, cast("Mapping[Any, Any]", value))
         found.extend((f"{key}.{inner}", leaf) for inner, leaf in nested)
         if not nested:
-            found.append((str(key), value))
+            found.append((str(key), cast("Any", value)))
     return found
 
 

@@ -132,7 +132,7 @@ def advice(key: str) -> str:
         if difflib.get_close_matches(name, siblings, n=1, cutoff=0.6):
             return nearest(name, siblings)
     # Reversed, so that of two settings with one name the first section's is suggested.
-    by_name = {known.rpartition(".")[2]: known for known in reversed(options())}
+    by_name = {known.rpartition(".")[2]: known for known in reversed(list(options()))}
     close = difflib.get_close_matches(name, sorted(by_name), n=1, cutoff=0.7)
     if close:
         return f" (did you mean {by_name[close[0]]!r}?)"

@@ -1,0 +1,22 @@
+"""Evaluation: `statistics` (intervals, pass@k), `result`, `summary`, `evaluator`, `comparison`."""
+
+from __future__ import annotations
+
+from agentgym.evaluation.comparison import Difference, combine, compare
+from agentgym.evaluation.result import Attempt, Breakdown, EvaluationResult
+from agentgym.evaluation.signals import length_warning
+from agentgym.evaluation.statistics import Interval, mean_interval, paired_difference, pass_at_k
+
+__all__ = [
+    "Attempt",
+    "Breakdown",
+    "Difference",
+    "EvaluationResult",
+    "Interval",
+    "combine",
+    "compare",
+    "length_warning",
+    "mean_interval",
+    "paired_difference",
+    "pass_at_k",
+]

@@ -1,0 +1,132 @@
+"""Runs a policy on held-out tasks and scores it: `choose_tasks`, `evaluate_policy`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from agentgym import seeding
+from agentgym.config.schema import EvalConfig, RunConfig
+from agentgym.engine import Engine, GroupSpec
+from agentgym.errors import ConfigError
+from agentgym.evaluation.result import Attempt, EvaluationResult
+from agentgym.evaluation.summary import attempts_of, summarise, task_key
+from agentgym.limits import Limits
+from agentgym.records import Json, Score, Task, Trajectory
+from agentgym.rewards import Rubric, score_all
+from agentgym.suites import load_suite
+
+OnEpisode = Callable[[Trajectory], None]
+
+
+def choose_tasks(
+    sources: Mapping[str, Mapping[str, Json]], *, split: str, count: int, seed: int
+) -> tuple[Task, ...]:
+    """Return the tasks to evaluate on, the same ones for equal arguments.
+
+    Args:
+        sources: Suite or environment -> arguments of its environment.
+        split: Which split.
+        count: Tasks at most, in equal parts from the sources; a source with fewer gives all.
+        seed: Seed of the choice, which is independent of training's.
+
+    Raises:
+        ConfigError: If there is no source.
+        TaskError: If a source is unknown or has no such split.
+    """
+    if not sources:
+        raise ConfigError("an evaluation needs one suite or environment or more (got none)")
+    names = list(sources)
+    tasks: list[Task] = []
+    for position, name in enumerate(names):
+        share = count // len(names) + (position < count % len(names))
+        if share > 0:
+            suite = load_suite(name, env_kwargs=dict(sources[name]))
+            tasks.extend(suite.tasks(split, limit=share, seed=seed))
+    return tuple(tasks)
+
+
+def evaluation_sources(config: RunConfig) -> dict[str, Mapping[str, Json]]:
+    """Return what a run is evaluated on: `eval.suites`, or its own sources."""
+    own = {source.name: cast("Mapping[str, Json]", source.kwargs) for source in config.envs}
+    return {name: own.get(name, {}) for name in config.eval.suites} or own
+
+
+async def evaluate_policy(
+    engine: Engine,
+    tasks: Sequence[Task],
+    settings: EvalConfig,
+    *,
+    name: str = "evaluation",
+    step: int | None = None,
+    limits: Limits | None = None,
+    rubric: Rubric | None = None,
+    suites: Sequence[str] = (),
+    on_episode: OnEpisode | None = None,
+    on_score: Callable[[Score], None] | None = None,
+) -> EvaluationResult:
+    """Run every task `settings.attempts` times with the engine's policy and summarise.
+
+    Failures of infrastructure are tried again by the engine within its bounds; those that remain
+    count 0 and are shown beside the headline. Episodes that a limit ends have the environment's own
+    outcome.
+
+    Args:
+        engine: Has the policy; stays open.
+        tasks: What to evaluate on.
+        settings: Attempts, split, seed and evaluation's own sampling.
+        name: Names the result and the ids of its episodes.
+        step: Training step after which it is made.
+        limits: Bounds of an episode, beside the environment's own.
+        rubric: Scores the episodes; the environment's outcome by default.
+        suites: What the tasks were taken from, for the record.
+        on_episode: Called with each record when its episode ends.
+        on_score: Called with each score.
+
+    Raises:
+        ConfigError: If there is no task, or a task stands twice.
+    """
+    keys = [task_key(task) for task in tasks]
+    if not keys or len(set(keys)) < len(keys):
+        raise ConfigError(f"an evaluation needs tasks, each once (got {len(keys)} tasks)")
+    began = time.monotonic()
+    specs = [_group_spec(task, settings, name, limits or Limits()) for task in tasks]
+    groups = await engine.run_groups(specs, on_episode)
+    rubric = rubric if rubric is not None else Rubric()
+    attempts: list[Attempt] = []
+    for task, group in zip(tasks, groups, strict=True):
+        scores = await score_all(group.trajectories, rubric)
+        if on_score is not None:
+            for score in scores:
+                on_score(score)
+        by_id = {score.trajectory_id: score for score in scores}
+        attempts.extend(attempts_of(task, group, by_id, size=settings.attempts))
+    return summarise(
+        attempts,
+        tasks,
+        name=name,
+        step=step,
+        policy_id=engine.policy.id,
+        policy_version=engine.policy.version,
+        suites=suites or sorted({task.suite or task.env_id for task in tasks}),
+        split=settings.split,
+        attempts_per_task=settings.attempts,
+        sampling=settings.sampling(),
+        seed=settings.seed,
+        scorer_id=rubric.id,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _group_spec(task: Task, settings: EvalConfig, name: str, limits: Limits) -> GroupSpec:
+    seed = seeding.derive("evaluation", settings.seed, task_key(task))
+    return GroupSpec(
+        id=f"{name}-{task_key(task)}",
+        task=task,
+        size=settings.attempts,
+        seed=seed,
+        sampling=dataclasses.replace(settings.sampling(), seed=seed),
+        limits=limits,
+    )

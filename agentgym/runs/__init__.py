@@ -1,0 +1,9 @@
+"""A run on disk and on the screen: `lines`, `folder`, `progress`, `plots`, `report`."""
+
+from __future__ import annotations
+
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.lines import DiskError, LineWriter, read_lines
+from agentgym.runs.progress import ProgressSink
+
+__all__ = ["DiskError", "LineWriter", "ProgressSink", "RunFolder", "read_lines"]
