@@ -1,0 +1,1 @@
+"""Three small games with a known optimum: oracles for tests and benchmarks."""
