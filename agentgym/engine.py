@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -26,7 +25,6 @@ from agentgym.errors import ConfigError
 from agentgym.limits import Limits
 from agentgym.policy import Policy
 from agentgym.records import (
-    ErrorKind,
     Failure,
     Group,
     Json,
@@ -36,7 +34,7 @@ from agentgym.records import (
     Trajectory,
     canonical_json,
 )
-from agentgym.rollout import run_episode
+from agentgym.rollout import close_driver, driver_or_failure, run_episode
 
 MakeEnv = Callable[..., gymnasium.Env[str, str]]
 OnTrajectory = Callable[[Trajectory], None]
@@ -158,9 +156,7 @@ class Engine:
         """Close every idle environment instance and the threads. May be called more than once."""
         drivers = [driver for pool in self._idle.values() for driver in pool]
         self._idle.clear()
-        async with AsyncExitStack() as stack:  # closes all, whatever one of them raises
-            for driver in drivers:
-                stack.push_async_callback(driver.aclose)
+        await asyncio.gather(*(close_driver(driver) for driver in drivers))
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _waves(self, jobs: list[tuple[GroupSpec, int]]) -> list[list[tuple[GroupSpec, int]]]:
@@ -198,22 +194,20 @@ class Engine:
     async def _run_one(self, spec: EpisodeSpec, report: OnTrajectory) -> Trajectory:
         episode = Episode(spec, self.policy)
         self.live[spec.id] = episode
-        driver: EnvDriver | None = None
         trajectory: Trajectory | None = None
         key = spec.task.env_id + canonical_json(dict(spec.env_kwargs))
         try:
             async with self._scarcity(spec, key):
+                acquired = await driver_or_failure(self._acquire(spec, key), spec.task.env_id)
+                if isinstance(acquired, Failure):
+                    trajectory = episode.finish(StopReason.FAILURE, failure=acquired)
+                    return trajectory
+                driver = acquired
                 try:
-                    driver = await self._acquire(spec, key)
-                except Exception as error:
-                    failure = _cannot_make(spec, error)
-                    trajectory = episode.finish(StopReason.FAILURE, failure=failure)
-                else:
                     trajectory = await run_episode(driver, self.policy, spec, episode)
                 finally:
-                    if driver is not None:
-                        is_healthy = trajectory is not None and trajectory.failure is None
-                        await self._release(key, driver, is_healthy=is_healthy)
+                    is_healthy = trajectory is not None and trajectory.failure is None
+                    await self._release(key, driver, is_healthy=is_healthy)
         except asyncio.CancelledError:
             if trajectory is None:
                 trajectory = episode.finish(StopReason.CANCELLED)
@@ -248,7 +242,7 @@ class Engine:
         if is_healthy and not driver.is_abandoned:
             self._idle.setdefault(key, []).append(driver)
         else:
-            await driver.aclose()
+            await close_driver(driver)
 
 
 def _is_thread_affine(env_id: str) -> bool:
@@ -256,16 +250,6 @@ def _is_thread_affine(env_id: str) -> bool:
     if env_id not in registry.list_envs():
         return False
     return bool(getattr(registry.load(env_id), "thread_affine", False))
-
-
-def _cannot_make(spec: EpisodeSpec, error: Exception) -> Failure:
-    return Failure(
-        kind=ErrorKind.INFRASTRUCTURE,
-        where="env",
-        message=f"{spec.task.env_id} could not be made: {' '.join(str(error).split())[:400]}",
-        exception=type(error).__name__,
-        is_retryable=False,
-    )
 
 
 def _group(spec: GroupSpec, records: Sequence[Trajectory]) -> Group:

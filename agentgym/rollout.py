@@ -7,7 +7,10 @@ The agent's mistakes are observations. What fails for another reason ends the ep
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agentgym.env import Action
@@ -19,6 +22,8 @@ from agentgym.records import Completion, ErrorKind, Failure, StopReason, Traject
 
 if TYPE_CHECKING:
     from agentgym.policies.expert import EnvAware
+
+logger = logging.getLogger(__name__)
 
 
 class _FailedError(Exception):
@@ -49,6 +54,23 @@ async def run_episode(
         return await _play(driver, policy, episode)
     except _FailedError as failed:
         return episode.finish(StopReason.FAILURE, failure=failed.failure)
+
+
+async def driver_or_failure(acquired: Awaitable[EnvDriver], env_id: str) -> EnvDriver | Failure:
+    """Return the environment instance, or why there is none, as data."""
+    try:
+        return await acquired
+    except Exception as error:
+        failure = _failure(error, where="env")
+        return replace(failure, message=f"{env_id} could not be made: {failure.message}")
+
+
+async def close_driver(driver: EnvDriver) -> None:
+    """Close an environment instance; one that fails to close spoils no finished episode."""
+    try:
+        await driver.aclose()
+    except Exception as error:
+        logger.warning("%s could not be closed: %s", type(driver.unwrapped).__name__, error)
 
 
 async def _start(driver: EnvDriver, episode: Episode) -> None:
@@ -177,4 +199,4 @@ def _failure(error: Exception, *, where: str, seconds: float | None = None) -> F
     )
 
 
-__all__ = ["run_episode"]
+__all__ = ["close_driver", "driver_or_failure", "run_episode"]

@@ -1,0 +1,397 @@
+"""Groups of episodes: records for everything that happens, in any interleaving."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from agentgym.engine import Engine, GroupSpec
+from agentgym.env import Action, Reply, TextEnv
+from agentgym.errors import ConfigError, InfrastructureError
+from agentgym.limits import Limits
+from agentgym.policy import GenerateRequest
+from agentgym.records import (
+    Completion,
+    ErrorKind,
+    FinishReason,
+    StopReason,
+    Task,
+    Trajectory,
+    codec,
+)
+from agentgym.registry import register_env, unregister_env
+
+ENV_ID = "test/counting-v0"
+
+
+class Counting(TextEnv):
+    """Ends at the third step; the observation is the number of steps."""
+
+    def __init__(self, *, length: int = 3, on_step: Callable[[int], None] | None = None) -> None:
+        super().__init__()
+        self.length = length
+        self.on_step = on_step
+        self.is_closed = False
+
+    def start(self, task: Task, rng: random.Random) -> str:
+        self.count = 0
+        return f"start {rng.randrange(100)}"
+
+    def respond(self, action: Action) -> Reply:
+        self.count += 1
+        if self.on_step is not None:
+            self.on_step(self.count)
+        outcome = 0.75 if self.count == self.length else None
+        return Reply(observation=str(self.count), outcome=outcome, rewards={"step": self.count / 4})
+
+    def outcome(self) -> float:
+        return 0.25
+
+    def close(self) -> None:
+        super().close()
+        self.is_closed = True
+
+
+class Talker:
+    """Answers with the turn, after a pause that differs from request to request."""
+
+    id = "talker"
+    renderer = None
+    version = 0
+    max_context_tokens = None
+
+    def __init__(self, pause: Callable[[], float] = lambda: 0.0) -> None:
+        self.pause = pause
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        await asyncio.sleep(self.pause())
+        return Completion(text=f"say {request.turn}")
+
+    async def begin_episode(self, episode_id: str) -> None:
+        self.begun.append(episode_id)
+
+    async def end_episode(self, episode_id: str) -> None:
+        self.ended.append(episode_id)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    register_env(ENV_ID)(Counting)
+    yield
+    unregister_env(ENV_ID)
+
+
+def specs(count: int = 1, size: int = 1, **fields: Any) -> list[GroupSpec]:
+    return [
+        GroupSpec(
+            id=f"g{i}", task=Task(id=f"t{i}", env_id=ENV_ID), size=size, seed=40 + i, **fields
+        )
+        for i in range(count)
+    ]
+
+
+def run(
+    groups: list[GroupSpec], policy: Any = None, **options: Any
+) -> tuple[list[list[Trajectory]], list[Trajectory]]:
+    """Return the groups' records and the records in the order reported."""
+    reported: list[Trajectory] = []
+
+    async def main() -> list[list[Trajectory]]:
+        async with Engine(policy or Talker(), **options) as engine:
+            done = await engine.run_groups(groups, reported.append)
+            assert engine.live == {}
+        return [list(group.trajectories) for group in done]
+
+    return asyncio.run(main()), reported
+
+
+def test_engine_records_every_turn_and_the_last_observation_j2() -> None:
+    (records,), _ = run(specs())
+    episode = records[0]
+    assert [turn.observation for turn in episode.turns] == ["1", "2", "3"]
+    assert [turn.completion.text for turn in episode.turns] == ["say 0", "say 1", "say 2"]
+    assert [dict(turn.rewards) for turn in episode.turns] == [
+        {"step": 0.25},
+        {"step": 0.5},
+        {"step": 0.75},
+    ]
+    assert episode.terminated and not episode.truncated
+    assert episode.stop_reason is StopReason.TERMINATED
+    assert episode.outcome == 0.75
+
+
+def test_engine_starts_a_group_from_the_identical_state() -> None:
+    groups, _ = run(specs(count=2, size=4))
+    starts = [{episode.initial_observation for episode in group} for group in groups]
+    assert all(len(start) == 1 for start in starts)
+    assert starts[0] != starts[1]
+
+
+def test_engine_gives_the_same_records_for_any_interleaving() -> None:
+    def lines(rng: random.Random, max_concurrent: int) -> list[str]:
+        policy = Talker(pause=lambda: rng.random() / 200)
+        groups, _ = run(specs(count=3, size=3), policy, max_concurrent=max_concurrent)
+        bare = [t for group in groups for t in group]
+        return [codec.dumps(without_timings(t)) for t in bare]
+
+    first = lines(random.Random(1), 9)
+    assert lines(random.Random(2), 9) == first
+    assert lines(random.Random(3), 2) == first
+    assert len(set(first)) == 9
+
+
+def without_timings(trajectory: Trajectory) -> Trajectory:
+    from dataclasses import replace
+
+    return replace(trajectory, turns=tuple(replace(t, timings={}) for t in trajectory.turns))
+
+
+def test_engine_reuses_instances_without_carrying_state_j1() -> None:
+    made: list[Counting] = []
+
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        made.append(Counting())
+        return made[-1]
+
+    groups, _ = run(specs(count=6), max_concurrent=2, make_env=make)
+    assert len(made) <= 2
+    assert {len(group[0].turns) for group in groups} == {3}
+    assert all(env.is_closed for env in made)
+
+
+def fails_in(episodes: set[int], error: Exception) -> Callable[..., Any]:
+    """Return a maker whose n-th instance raises at its second step."""
+    counter = iter(range(1000))
+
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        number = next(counter)
+
+        def on_step(count: int) -> None:
+            if number in episodes and count == 2:
+                raise error
+
+        return Counting(on_step=on_step)
+
+    return make
+
+
+def test_engine_keeps_siblings_of_a_failed_episode_h9() -> None:
+    make = fails_in({3}, ValueError("env fault"))
+    (records,), reported = run(specs(size=8), make_env=make, retries=2)
+    assert len(records) == len(reported) == 8
+    failed = [t for t in records if t.failure is not None]
+    assert len(failed) == 1
+    assert failed[0].failure is not None
+    assert failed[0].failure.kind is ErrorKind.INFRASTRUCTURE
+    assert failed[0].failure.exception == "ValueError"
+    assert not failed[0].failure.is_retryable
+    assert failed[0].outcome is None
+    assert len(failed[0].turns) == 1
+    assert [t.outcome for t in records if t.failure is None] == [0.75] * 7
+
+
+def test_engine_tries_infrastructure_failures_again_and_records_each_try() -> None:
+    make = fails_in({0}, InfrastructureError("the box is gone"))
+    (records,), _ = run(specs(), make_env=make, retries=2)
+    assert [(t.id, t.attempt, t.failure is None) for t in records] == [
+        ("g0-e0", 0, False),
+        ("g0-e0-a1", 1, True),
+    ]
+
+
+def test_engine_bounds_the_tries_h8() -> None:
+    make = fails_in(set(range(100)), InfrastructureError("always"))
+    (records,), _ = run(specs(), make_env=make, retries=3)
+    assert len(records) == 4
+    assert all(t.failure is not None and t.failure.is_retryable for t in records)
+
+
+def test_engine_records_an_environment_that_cannot_be_made() -> None:
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        raise OSError("no display")
+
+    (records,), _ = run(specs(size=2), make_env=make)
+    assert [t.failure.message for t in records if t.failure is not None] == [
+        f"{ENV_ID} could not be made: no display"
+    ] * 2
+    assert all(t.turns == () for t in records)
+
+
+def test_engine_survives_an_instance_that_fails_to_close() -> None:
+    class Stuck(Counting):
+        def close(self) -> None:
+            raise RuntimeError("the driver does not answer")
+
+    (records,), _ = run(specs(), make_env=lambda env_id, **kwargs: Stuck())
+    assert records[0].outcome == 0.75
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop", "turns"),
+    [
+        (Limits(max_turns=2), StopReason.MAX_TURNS, 2),
+        (Limits(max_turns=3), StopReason.TERMINATED, 3),  # solved at the limit: terminated, J7
+    ],
+)
+def test_engine_ends_an_episode_at_its_limit_j7(limits: Limits, stop: StopReason, turns: int) -> None:
+    (records,), _ = run(specs(limits=limits))
+    episode = records[0]
+    assert (episode.stop_reason, len(episode.turns)) == (stop, turns)
+    assert episode.truncated == (stop is StopReason.MAX_TURNS)
+    assert episode.terminated == (stop is StopReason.TERMINATED)
+    # The environment says how far a cut-off episode got (M10).
+    assert episode.outcome == (0.25 if episode.truncated else 0.75)
+
+
+def test_engine_ends_an_episode_whose_time_is_up() -> None:
+    policy = Talker(pause=lambda: 30.0)
+    (records,), _ = run(specs(limits=Limits(max_seconds=0.05)), policy)
+    assert records[0].stop_reason is StopReason.MAX_SECONDS
+    assert records[0].truncated
+    assert records[0].outcome == 0.25
+
+
+def test_engine_types_a_step_that_does_not_return() -> None:
+    release = threading.Event()
+
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        return Counting(on_step=lambda count: None if release.wait(30) else None)
+
+    threading.Timer(0.5, release.set).start()
+    limits = Limits(step_timeout_s=0.05)
+    (records,), _ = run(specs(limits=limits), make_env=make, retries=0)
+    failure = records[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.where) == (ErrorKind.TIMEOUT, "env")
+    assert failure.message == "the env did not answer in time after 0.05 s"
+
+
+def test_engine_types_a_policy_that_does_not_answer() -> None:
+    policy = Talker(pause=lambda: 30.0)
+    limits = Limits(generate_timeout_s=0.05)
+    (records,), _ = run(specs(limits=limits), policy, retries=0)
+    failure = records[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.where) == (ErrorKind.TIMEOUT, "policy")
+
+
+def test_engine_reports_every_started_episode_when_cancelled() -> None:
+    reported: list[Trajectory] = []
+
+    async def main() -> None:
+        policy = Talker(pause=lambda: 30.0)
+        async with Engine(policy, max_concurrent=3) as engine:
+            work = asyncio.create_task(engine.run_groups(specs(count=5), reported.append))
+            while len(engine.live) < 3:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+        assert len(policy.begun) == 3
+        assert sorted(policy.ended) == sorted(policy.begun)
+
+    asyncio.run(main())
+    assert [t.stop_reason for t in reported] == [StopReason.CANCELLED] * 3
+    assert all(t.outcome is None and not t.truncated for t in reported)
+
+
+def test_engine_refuses_two_groups_with_one_id() -> None:
+    with pytest.raises(ConfigError, match="unique"):
+        run(specs() + specs())
+
+
+def test_engine_executes_nothing_of_a_cut_off_turn_c4() -> None:
+    class CutOff(Talker):
+        async def generate(self, request: GenerateRequest) -> Completion:
+            reason = FinishReason.LENGTH if request.turn == 0 else FinishReason.STOP
+            return Completion(text="say", finish_reason=reason)
+
+    (records,), _ = run(specs(), CutOff())
+    turns = records[0].turns
+    assert turns[0].error_kind is ErrorKind.TRUNCATED
+    assert "cut off" in turns[0].observation
+    assert [turn.observation for turn in turns[1:]] == ["1", "2", "3"]
+
+
+def test_engine_runs_blocking_steps_of_different_episodes_together() -> None:
+    inside, most, lock = 0, 0, threading.Lock()
+    together = threading.Barrier(4)
+
+    def on_step(count: int) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        together.wait(timeout=30)  # passes only if four steps are under way at once
+        with lock:
+            inside -= 1
+
+    make = lambda env_id, **kwargs: Counting(on_step=on_step)  # noqa: E731
+    groups, _ = run(specs(count=4), make_env=make, max_concurrent=4)
+    assert most == 4
+    assert all(group[0].outcome == 0.75 for group in groups)
+
+
+def test_engine_keeps_a_thread_affine_environment_in_one_thread_k5() -> None:
+    class Affine(Counting):
+        thread_affine = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.threads = {threading.get_ident()}
+            made.append(self)
+
+        def respond(self, action: Action) -> Reply:
+            self.threads.add(threading.get_ident())
+            return super().respond(action)
+
+        def close(self) -> None:
+            self.threads.add(threading.get_ident())
+            super().close()
+
+    made: list[Affine] = []
+    register_env("test/affine-v0")(Affine)
+    try:
+        groups = [
+            GroupSpec(id=f"g{i}", task=Task(id=f"t{i}", env_id="test/affine-v0"), size=1, seed=i)
+            for i in range(5)
+        ]
+        run(groups, max_concurrent=2)
+    finally:
+        unregister_env("test/affine-v0")
+    assert made
+    assert all(len(env.threads) == 1 for env in made)
+
+
+def test_engine_never_has_more_instances_than_a_scarce_environment_allows() -> None:
+    register_env("test/scarce-v0", max_instances=2)(Counting)
+    live, most, lock = 0, 0, threading.Lock()
+
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        nonlocal live, most
+        with lock:
+            live += 1
+            most = max(most, live)
+        return Counting(on_step=lambda count: time.sleep(0.001))
+
+    try:
+        groups = [
+            GroupSpec(id=f"g{i}", task=Task(id=f"t{i}", env_id="test/scarce-v0"), size=1, seed=i)
+            for i in range(8)
+        ]
+        done, _ = run(groups, max_concurrent=8, make_env=make)
+    finally:
+        unregister_env("test/scarce-v0")
+    assert most <= 2
+    assert len(done) == 8
