@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self, TextIO, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TextIO, runtime_checkable
 
 from rich.console import Console
 from rich.progress import (
@@ -25,17 +25,12 @@ from rich.progress import (
 
 from agentgym.runs.text import plain
 
+if TYPE_CHECKING:
+    from agentgym.evaluation.result import EvaluationResult
+
 SHOWN = (
-    "outcome",
-    "reward",
-    "success",
-    "loss",
-    "turns",
-    "tool_calls",
-    "failures",
-    "kl",
-    "grad_norm",
-    "learning_rate",
+    *("outcome", "success", "loss", "turns_per_episode", "tool_calls_per_episode"),
+    *("truncated_share", "grad_norm", "learning_rate"),
 )
 """Metrics that the line shows, in this order, as far as there is room."""
 _MAX_SHOWN = 4
@@ -59,6 +54,10 @@ class ProgressSink(Protocol):
         """Take note that a step of the phase is done."""
         ...
 
+    def on_evaluation(self, result: EvaluationResult) -> None:
+        """Take note of an evaluation."""
+        ...
+
     def on_note(self, text: str) -> None:
         """Take note of something that a person should see, such as a warning."""
         ...
@@ -75,6 +74,9 @@ class Silent:
         """Say nothing."""
 
     def on_step(self, metrics: Mapping[str, float]) -> None:
+        """Say nothing."""
+
+    def on_evaluation(self, result: EvaluationResult) -> None:
         """Say nothing."""
 
     def on_note(self, text: str) -> None:
@@ -124,6 +126,11 @@ class Lines:
         ends = f", {duration(left)} left" if left is not None else ""
         shown = shown_metrics(metrics)
         self._write(f"{self._name} {self._done}{of}{ends}" + (f": {shown}" if shown else ""))
+
+    def on_evaluation(self, result: EvaluationResult) -> None:
+        """Write the headline and the warnings."""
+        for line in evaluation_lines(result):
+            self._write(line)
 
     def on_note(self, text: str) -> None:
         """Write the note."""
@@ -192,6 +199,11 @@ class Live:
             left = self._budget_s - (time.monotonic() - self._began)
             self._bar.update(self._task, shown=f"{shown} budget {duration(max(left, 0.0))}")
 
+    def on_evaluation(self, result: EvaluationResult) -> None:
+        """Print the headline and the warnings above the line."""
+        for line in evaluation_lines(result):
+            self.on_note(line)
+
     def on_note(self, text: str) -> None:
         """Print the note above the line."""
         self._console.print(plain(text), markup=False, highlight=False)
@@ -201,6 +213,16 @@ class Live:
         self._bar.stop()
         for key, value in summary.items():
             self._console.print(plain(f"{key}: {value}"), markup=False, highlight=False)
+
+
+def evaluation_lines(result: EvaluationResult) -> list[str]:
+    """Return the headline of an evaluation, and its warnings, a line each."""
+    failed = result.counts["failed"]
+    line = (
+        f"{result.name}: outcome {result.outcome}, solved {result.success} "
+        f"on {result.counts['tasks']} tasks of {', '.join(result.suites)}"
+    )
+    return [line + (f", {failed} attempts failed" if failed else ""), *result.warnings]
 
 
 def seconds_left(

