@@ -14,8 +14,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agentgym", "envs", "sandbox", "tasks", "trainers")
 FORBIDDEN_NAMES = {"utils", "util", "misc", "helpers", "helper", "manager", "common"}
-# `except Exception` stands at these boundaries: the rollout, the CLI, the supervisor of processes.
-BROAD_EXCEPT = {"agentgym/rollout.py", "agentgym/cli/main.py"}
+# Where an exception of any kind is caught and not raised again, and why.
+BROAD_EXCEPT = {
+    "agentgym/rollout.py": "boundary: an episode's fault becomes a record",
+    "agentgym/cli/main.py": "boundary: a person gets one line",
+    "agentgym/blocking.py": "carried over to the thread that waits, which raises it",
+    "agentgym/renderer/fast_tokenizer.py": "tokenizers raises nothing finer; typed here",
+    "envs/math/symbolic_worker.py": "boundary: a worker process answers every request",
+    "sandbox/inside/session.py": "boundary: whatever an agent's cell raises is its result",
+}
 
 CEILINGS = {
     r"#\s*type:\s*ignore": 0,
@@ -80,9 +87,15 @@ def test_broad_except_stands_at_the_named_boundaries_only() -> None:
         str(path.relative_to(ROOT))
         for path in _sources()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type)
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and not _raises_again(node)
     }
-    assert broad <= BROAD_EXCEPT
+    assert broad <= set(BROAD_EXCEPT)
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Whether the handler only tidies up: it ends in a bare `raise`."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
 
 
 def _is_broad(caught: ast.expr | None) -> bool:
