@@ -148,15 +148,15 @@ class ModelRunner:
         distance = columns[:, None, :, None] - keys
         full = distance >= 0
         if self._window is None or _SLIDING not in self._layer_types:
-            return self._as_needed(full)
+            return self._added(full)
         sliding = full & (distance < self._window)
         if _FULL not in self._layer_types:
-            return self._as_needed(sliding)
-        return {_FULL: self._as_needed(full), _SLIDING: self._as_needed(sliding)}
+            return self._added(sliding)
+        return {_FULL: self._added(full), _SLIDING: self._added(sliding)}
 
-    def _as_needed(self, mask: Tensor) -> Tensor:
-        if self.config._attn_implementation == "sdpa":
-            return mask
+    def _added(self, mask: Tensor) -> Tensor:
+        # Added to the scores: every attention implementation takes this form, and on CPU it is
+        # faster than a mask of booleans.
         dtype = next(self._causal.parameters()).dtype
         floor = torch.finfo(dtype).min
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, floor)
