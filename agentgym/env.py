@@ -53,6 +53,9 @@ class UnicodeText(spaces.Space[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnicodeText)
 
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     def __repr__(self) -> str:
         return "UnicodeText()"
 
@@ -71,6 +74,7 @@ class Action(str):
         finish_reason: FinishReason = FinishReason.STOP,
         parsed: ParsedAction | None = None,
     ) -> Action:
+        """Return `text` as an action; without `parsed`, the environment reads it itself."""
         action = super().__new__(cls, text)
         action.finish_reason = FinishReason(finish_reason)
         action.parsed = parsed if parsed is not None else ParsedAction()
@@ -122,7 +126,7 @@ class TextEnv(gymnasium.Env[str, str]):
     the outcome on the last step; the trainer reads the names and the outcome only.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium's own type
     system_prompt: str = ""
     """What the agent is told before the first observation."""
     protocol: ActionProtocol = PlainText()
@@ -258,7 +262,7 @@ class TextEnv(gymnasium.Env[str, str]):
             reward += info["outcome"]
         return reply.observation, float(reward), is_terminated, reply.is_truncated, info
 
-    def render(self) -> str:  # type: ignore[override]
+    def render(self) -> str:
         """Return the last observation."""
         return self.last_observation
 

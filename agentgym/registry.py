@@ -199,14 +199,13 @@ def _add(entry: EnvEntry) -> None:
     if taken is not None:
         if taken.target != entry.target:
             raise RegistryError(
-                f"{entry.id!r} is taken by {taken.target} (got {entry.target}): choose another name, "
-                "or the next version if it replaces that one"
+                f"{entry.id!r} is taken by {taken.target} (got {entry.target}): choose another "
+                "name, or the next version if it replaces that one"
             )
         # The same class, seen through the table and through its own decorator.
         entry = dataclasses.replace(entry, extra=entry.extra or taken.extra)
     _entries[entry.id] = entry
-    registration.registry.pop(entry.id, None)
-    registration.register(
+    registration.registry[entry.id] = registration.EnvSpec(
         id=entry.id, entry_point=_GymnasiumFactory(entry.id), kwargs=dict(entry.env_kwargs)
     )
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentgym import registry, seeding
 from agentgym.errors import ConfigError, RegistryError, TaskError, nearest
 from agentgym.records import Json, Task
@@ -239,10 +237,11 @@ def read_source(folder: Path) -> Origin:
     path = folder / "SOURCE"
     if not path.is_file():
         raise TaskError(f"{path} is missing: state 'licence:' and 'origin:' of the rows")
-    fields: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(fields, dict) or not {"licence", "origin"} <= fields.keys():
+    pairs = (line.partition(":") for line in path.read_text(encoding="utf-8").splitlines())
+    fields = {key.strip(): value.strip() for key, colon, value in pairs if colon}
+    if not fields.get("licence") or not fields.get("origin"):
         raise TaskError(f"{path} must have the lines 'licence:' and 'origin:' (got {fields!r})")
-    return Origin(licence=str(fields["licence"]), origin=str(fields["origin"]))
+    return Origin(licence=fields["licence"], origin=fields["origin"])
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -276,8 +275,8 @@ def _suite_of_env(env_id: str, env_kwargs: Mapping[str, Json]) -> Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EnvTasks:
-    """Tasks from an environment's own generator. Which split a task is in follows from its content,
-    so that the splits are disjoint by content as well as by seed.
+    """Tasks from an environment's own generator. Which split a task is in follows from its
+    content, so that the splits are disjoint by content as well as by seed.
     """
 
     env: Any
@@ -290,8 +289,8 @@ class _EnvTasks:
             if (int(task.content_hash[:8], 16) % _HELD_OUT_SHARE == 0) == is_held_out:
                 return replace(task, id=f"{split}-{index:06d}-{task.id}")
         raise TaskError(
-            f"{task.env_id} generates too few different tasks to have both a train and a held-out "
-            "split: define a suite with splits of its own"
+            f"{self.env.env_id} generates too few different tasks to have both a train and a "
+            "held-out split: define a suite with splits of its own"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -177,8 +177,9 @@ def _chosen(tools: tuple[Tool, ...], names: Sequence[str] | None) -> tuple[Tool,
 
 
 async def _call_here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    value = function(*args, **kwargs)
-    return await value if isinstance(value, Awaitable) else value
+    if _is_async(function):
+        return await function(*args, **kwargs)
+    return function(*args, **kwargs)
 
 
 async def _call_in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -188,12 +189,5 @@ async def _call_in_thread(function: Callable[..., Any], *args: Any, **kwargs: An
     return await run_blocking(function, *args, **kwargs)
 
 
-@functools.lru_cache(maxsize=1024)
-def _is_async_function(function: Callable[..., Any]) -> bool:
-    import inspect
-
-    return inspect.iscoroutinefunction(function)
-
-
 def _is_async(function: Callable[..., Any]) -> bool:
-    return _is_async_function(getattr(function, "__func__", function))
+    return inspect.iscoroutinefunction(function)

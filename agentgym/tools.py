@@ -1,4 +1,4 @@
-"""Tools: a function with a schema made from its types and docstring, and the check of its arguments.
+"""Tools: a function with a schema from its types and docstring, and the check of its arguments.
 
 `tool` marks a method, `make_tool` reads a function, `tools_of` collects the marked methods of an
 object, `checked_arguments` validates what the agent wrote, `result_text` writes what it reads.
@@ -83,7 +83,7 @@ def tool(function: Function) -> Function:
     Example:
         @tool
         def calculator(self, expression: str) -> str:
-            \"""Evaluate an arithmetic expression.\"""
+            return str(evaluate(expression))
     """
     setattr(function, _MARK, True)
     return function
@@ -228,7 +228,7 @@ def _schema(
     function: Callable[..., Any], fields: dict[str, Any]
 ) -> tuple[Mapping[str, Any], pydantic.TypeAdapter[dict[str, Any]]]:
     # A TypedDict and not a model: any argument name is allowed, and what was not given stays out.
-    arguments: Any = TypedDict(function.__name__, fields)  # pyright: ignore
+    arguments: Any = cast("Any", TypedDict)(function.__name__, fields)
     arguments.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
     try:
         adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(arguments)

@@ -1,4 +1,4 @@
-"""What a protocol is: how actions are written in text. One object serves training, evaluation and CLI."""
+"""What a protocol is: how actions are written in text. One serves training, evaluation and CLI."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class ParsedAction:
     answer: str | None = None
     """The final answer, stripped; None if there is none."""
     error: str | None = None
-    """What is wrong with the format, for the agent to read; None if nothing is."""
+    """What is wrong with the format, for the agent to read; None if nothing is. A call that cannot
+    be read is one of `calls`, with its own error."""
     is_truncated: bool = False
     """True if the completion was cut off by length: nothing in it is executed."""
     calls_in_think: int = 0

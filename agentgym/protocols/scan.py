@@ -46,7 +46,7 @@ class Item:
 
 
 Reader = Callable[[str, re.Match[str]], Sequence[Item]]
-"""(text, match of an opening) -> items, at least one, in order; the scan goes on behind the last."""
+"""(text, match of an opening) -> items in order; the scan goes on behind the last of them."""
 
 
 def scan(text: str, opening: re.Pattern[str], read: Reader) -> tuple[list[Item], list[Span], int]:
@@ -142,7 +142,7 @@ def is_cut_off(finish_reason: FinishReason) -> bool:
 
 
 def read_element(text: str, match: re.Match[str], closing: str) -> tuple[int, int, int]:
-    """Return (content start, content stop, stop) up to the first `closing`; stop is -1 without one."""
+    """Return (content start, content stop, stop) up to the first `closing`; stop -1 if none."""
     stop = text.find(closing, match.end())
     if stop < 0:
         return match.end(), len(text), -1
@@ -165,7 +165,7 @@ def answer_item(text: str, match: re.Match[str], closing: str) -> Item:
 
 
 def escape_closing(content: str, closing: str) -> str:
-    r"""Return `content` with each `</name>` as `<\/name>`, so that it can stand inside the element."""
+    r"""Return `content` with each `</name>` as `<\/name>`, so that the element can hold it."""
     name = re.escape(closing[2:])
     return re.sub(rf"<(\\*)/{name}", r"<\\\1/" + closing[2:], content)
 

@@ -162,7 +162,7 @@ def _elements(content: str, tool: Tool) -> tuple[dict[str, Json], str | None]:
 
 
 def _read(value: str, name: str, tool: Tool) -> Json:
-    """Return the value as the schema has it: strings as they are, all else as JSON if it is JSON."""
+    """Return the value as the schema has it: strings as they are, all else as JSON if it is."""
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     if _takes_string(properties.get(name, {}), tool.parameters.get("$defs", {})):
         return value
