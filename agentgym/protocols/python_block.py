@@ -31,7 +31,7 @@ TOOL = "python"
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 NOT_CLOSED = "The python block was not closed with a line ```; nothing was executed."
 
-_OPENINGS = re.compile(r"(?P<fence>`{3,})(?:python|py|Python)[ \t]*\r?\n|<answer>")
+_OPENINGS = re.compile(r"(?<!`)(?P<fence>`{3,}+)(?:python|py|Python)[ \t]*\r?\n|<answer>")
 _FENCE_LINE = re.compile(r"^[ \t]*(`{3,})[ \t]*\r?$", re.M)
 _BACKTICKS = re.compile("`+")
 _SHORTEST_FENCE = 3

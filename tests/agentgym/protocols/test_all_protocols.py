@@ -25,7 +25,7 @@ def python(code: str) -> str:
 
 TOOLS = (make_tool(search), make_tool(python))
 SEEDS = [
-    '<tool_call>{"name":"search","arguments":{"query":"see </tool_call> here","top_k":3}}</tool_call>',
+    '<tool_call>{"name":"search","arguments":{"query":"a </tool_call> b","top_k":3}}</tool_call>',
     '<think>x <tool_call>{"name":"f","arguments":{}}</tool_call></think>done',
     "<think>so</think><search><query>a</query><top_k>3</top_k></search><answer>4</answer>",
     "```python\nprint('```')\n```\n<answer>1</answer>",
