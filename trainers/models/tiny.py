@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -74,6 +74,9 @@ def build_tiny(
     corpus: Iterable[str] = (),
     tags: Sequence[str] = DEFAULT_TAGS,
     vocabulary: int | None = None,
+    hidden: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
     seed: int = 0,
 ) -> Path:
     """Write a new tiny model to `folder` and return the folder.
@@ -86,22 +89,44 @@ def build_tiny(
         corpus: Texts from which the tokenizer learns its merges; without any it has bytes alone.
         tags: Texts that become one token each, such as `<answer>`.
         vocabulary: Largest number of ids; default by size.
+        hidden: Width in place of the size's own; the feed-forward layer grows with it.
+        layers: Number of blocks in place of the size's own.
+        heads: Attention heads in place of the size's own.
         seed: Seed of the weights.
 
     Raises:
-        ConfigError: If the size is unknown, or the vocabulary is too small for bytes and tokens.
+        ConfigError: If the size is unknown, the width is not an even multiple of the heads, or the
+            vocabulary is too small for bytes and tokens.
     """
     if size not in tuple(TinySize):
         raise ConfigError(f"'size' must be one of {[*map(str, TinySize)]!r} (got {size!r})")
-    shape = SHAPES[TinySize(size)]
+    shape = _changed(SHAPES[TinySize(size)], hidden=hidden, layers=layers, heads=heads)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     wanted = shape.vocabulary if vocabulary is None else vocabulary
     tokenizer = train_tokenizer(corpus, tags=tags, vocabulary=wanted)
     _write_tokenizer(path, tokenizer)
-    model = _new_model(shape, tokenizer, seed=seed)
-    model.save_pretrained(path)
+    _new_model(shape, tokenizer, seed=seed).save_pretrained(path)
     return path
+
+
+def _changed(
+    shape: TinyShape, *, hidden: int | None, layers: int | None, heads: int | None
+) -> TinyShape:
+    width = hidden or shape.hidden
+    count = heads or shape.heads
+    if width % (2 * count):
+        raise ConfigError(
+            f"'hidden' must be an even multiple of 'heads', which rotary positions need "
+            f"(got {width!r} and {count!r})"
+        )
+    return replace(
+        shape,
+        hidden=width,
+        layers=layers or shape.layers,
+        heads=count,
+        feed_forward=shape.feed_forward * width // shape.hidden,
+    )
 
 
 def train_tokenizer(corpus: Iterable[str], *, tags: Sequence[str], vocabulary: int) -> Tokenizer:

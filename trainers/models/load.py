@@ -1,0 +1,193 @@
+"""From what a user writes (`tiny:base`, `smollm2`, a path) to a folder, and from a folder to a model.
+
+Safetensors only, no code from the folder, nothing from a network.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentgym.errors import ConfigError, MissingExtraError, nearest
+from agentgym.renderer.fast_tokenizer import read_json
+from agentgym.trainers.models.smollm2 import smollm2_folder
+from agentgym.trainers.models.tiny import TinySize, build_tiny
+
+_KINDS = ("tiny", "tiny:small", "tiny:base", "tiny:large", "smollm2")
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_LORA_TARGETS = "all-linear"
+_LORA_SCALE = 2.0
+"""Default `lora_alpha` is this times the rank."""
+
+
+def resolve_policy(name: str, *, folder: Path | None = None) -> Path:
+    """Return the model folder that a policy's name means.
+
+    Args:
+        name: `tiny[:small|base|large]`, `smollm2`, or the path of a transformers folder.
+        folder: Where a new tiny model is written; default a temporary folder.
+
+    Raises:
+        ConfigError: If the name is none of these, or the folder holds no readable model.
+    """
+    family, _, size = name.partition(":")
+    if family == "tiny" and not Path(name).exists():
+        if size and size not in tuple(TinySize):
+            raise ConfigError(
+                f"'policy' tiny has the sizes {[*map(str, TinySize)]!r} (got {size!r}){nearest(size, TinySize)}"
+            )
+        target = folder if folder is not None else Path(tempfile.mkdtemp(prefix="agentgym-tiny-"))
+        return build_tiny(target, size=size or TinySize.SMALL)
+    if name == "smollm2":
+        return smollm2_folder()
+    path = Path(name)
+    if not path.exists():
+        raise ConfigError(
+            f"'policy' must be one of {list(_KINDS)!r}, vllm:URL, or a model folder that exists "
+            f"(got {name!r}){nearest(name, _KINDS)}"
+        )
+    check_folder(path)
+    return path
+
+
+def check_folder(folder: Path) -> None:
+    """Check that a folder holds a model that can be loaded, without loading it.
+
+    Raises:
+        ConfigError: If its config, its safetensors or its tokenizer is missing or unreadable, or
+            it needs code of its own.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"'policy' must be a folder (got {str(folder)!r}, which is a file)")
+    config = _config(folder)
+    if "model_type" not in config:
+        raise ConfigError(f"{str(folder / 'config.json')!r} names no 'model_type'")
+    if not any(folder.glob("*.safetensors")):
+        has_pickle = any(folder.glob("*.bin"))
+        hint = "; .bin files can run code and are not read: convert them" if has_pickle else ""
+        raise ConfigError(f"{str(folder)!r} has no .safetensors file{hint}")
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ConfigError(f"{str(folder)!r} has no tokenizer (one of {list(_TOKENIZER_FILES)!r})")
+
+
+def load_model(
+    folder: Path,
+    settings: Any = None,
+    *,
+    dtype: str = "auto",
+    device: torch.device | str = "cpu",
+) -> nn.Module:
+    """Return a folder's causal model, in evaluation mode.
+
+    Args:
+        folder: A transformers folder.
+        settings: `agentgym.config`'s `ModelConfig`, or anything with its `lora_rank`,
+            `lora_alpha` and `gradient_checkpointing`; None takes none of them.
+        dtype: `float32`, `bfloat16`, or `auto`: bfloat16 on a GPU, float32 on a CPU, where
+            bfloat16 is slower than float32.
+        device: Where to put it.
+
+    Raises:
+        ConfigError: If the folder cannot be read as a causal model.
+        MissingExtraError: If adapters are asked for and peft is not installed.
+    """
+    check_folder(folder)
+    place = torch.device(device)
+    number = _number_format(dtype, place)
+    model = _read(folder, number).to(place)
+    rank = getattr(settings, "lora_rank", 0)
+    if rank:
+        model = add_lora(model, rank=rank, alpha=getattr(settings, "lora_alpha", None))
+    if getattr(settings, "gradient_checkpointing", False):
+        _enable_checkpointing(model, is_frozen=bool(rank))
+    return model.eval()
+
+
+def add_lora(model: nn.Module, *, rank: int, alpha: float | None = None) -> nn.Module:
+    """Return the model with low-rank adapters on every linear layer but the output head.
+
+    Args:
+        model: A causal model of transformers.
+        rank: Rank of the adapters, at least 1.
+        alpha: The adapters' output is scaled by `alpha / rank`; default twice the rank.
+
+    Raises:
+        MissingExtraError: If peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise MissingExtraError("'model.lora_rank'", extra="train") from error
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        # peft declares an int; its scale is alpha / r, for any number.
+        lora_alpha=alpha if alpha is not None else _LORA_SCALE * rank,  # type: ignore[arg-type]
+        target_modules=_LORA_TARGETS,
+        # Dropout would make the learner's ratios noisy against its own samples.
+        lora_dropout=0.0,
+    )
+    return get_peft_model(model, config)  # type: ignore[arg-type]
+
+
+def _enable_checkpointing(model: Any, *, is_frozen: bool) -> None:
+    options = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(options)
+    else:
+        model.gradient_checkpointing_enable(options)
+    if is_frozen:
+        # Frozen embeddings give activations without a gradient, which checkpoints need.
+        model.enable_input_require_grads()
+
+
+def _number_format(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if dtype not in _DTYPES:
+        raise ConfigError(f"'dtype' must be one of {['auto', *_DTYPES]!r} (got {dtype!r})")
+    return _DTYPES[dtype]
+
+
+def _read(folder: Path, number: torch.dtype) -> nn.Module:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            dtype=number,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else type(error).__name__
+        raise ConfigError(
+            f"{str(folder)!r} cannot be loaded as a causal model: {reason}"
+        ) from error
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"{str(folder)!r} is not a model folder: it has no config.json")
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+__all__ = ["add_lora", "check_folder", "load_model", "resolve_policy"]
