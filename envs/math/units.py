@@ -1,0 +1,91 @@
+r"""Units behind a number: read off, and named in one way where they are known ones.
+
+A unit that only one side writes makes no difference; two known ones that differ do. Nothing is
+converted.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = {
+    "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
+    "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard",
+    "mi": "mi mile", "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram", "lb": "lb lbs pound",
+    "oz": "oz ounce", "ml": "ml mL milliliter millilitre", "l": "l L liter litre",
+    "gal": "gal gallon", "s": "s sec second", "min": "min minute", "h": "h hr hrs hour",
+    "day": "day", "week": "week", "month": "month", "year": "year yr",
+    "mph": "mph", "deg": "degree deg", "rad": "radian rad", "dollar": "dollar usd", "cent": "cent",
+    "euro": "euro eur",
+}  # fmt: skip
+_CANONICAL = {alias: unit for unit, aliases in _NAMES.items() for alias in aliases.split()}
+_NOT_UNITS = frozenset(
+    [
+        "e",
+        "i",
+        "x",
+        "y",
+        "z",
+        "and",
+        "or",
+        "pi",
+        "sqrt",
+        "sin",
+        "cos",
+        "tan",
+        "log",
+        "ln",
+        "infinity",
+    ]
+)
+
+_CURRENCY = re.compile(r"^(-?)\s*(?:\\?\$|USD\b|€|£)\s*(?=[\d.\\-])|(?<=[\d}])\s*(?:\\?\$|€|£)$")
+_PERCENT = re.compile(r"\s*(?:\\?%|\bpercent(?:age points?)?\b|\bpct\b)\s*$", re.IGNORECASE)
+_DEGREES = re.compile(r"\s*\^\\circ\s*([CF])?\s*$")
+_WORD = r"[a-zA-Z]{2,}|[a-zA-Z](?![a-zA-Z])"
+_UNIT = re.compile(
+    rf"(?P<body>.*[0-9}})])\s+(?P<unit>(?:{_WORD})(?:\^\{{?[23]\}}?)?"
+    rf"(?:(?:\s+|\s*/\s*|\s*\\cdot\s*)(?:{_WORD})(?:\^\{{?[23]\}}?)?){{0,5}})"
+)
+_GLUED = re.compile(
+    r"(?P<body>[-+]?\d+(?:\.\d+)?)(?P<unit>mm|cm|km|kg|mg|ml|mL|mph|hrs?|min|ft|lbs?)(?P<power>\^\{?[23]\}?)?"
+)
+
+
+def read_unit(text: str) -> tuple[str, str]:
+    r"""Return what stands before the unit, and the unit: canonical, `%`, or empty if not known.
+
+    Example:
+        read_unit("10 cm^2") is ("10", "cm^2"), read_unit("50\\%") is ("50", "%"),
+        read_unit("18 apples") is ("18", ""), read_unit("5x") is ("5x", "").
+    """
+    if _CURRENCY.search(text):
+        return _CURRENCY.sub(r"\1", text).strip(), "dollar"
+    if _PERCENT.search(text):
+        return _PERCENT.sub("", text).strip(), "%"
+    if _DEGREES.search(text):
+        return _DEGREES.sub("", text).strip(), "deg"
+    match = _UNIT.fullmatch(text)
+    if match is not None and _is_unit(match["unit"]):
+        return match["body"].strip(), _canonical(match["unit"])
+    match = _GLUED.fullmatch(text)
+    if match is not None:
+        return match["body"], _canonical(match["unit"] + (match["power"] or ""))
+    return text, ""
+
+
+def _is_unit(text: str) -> bool:
+    words = re.findall(r"[a-zA-Z]+", text)
+    return all(word in _CANONICAL or (len(word) > 1 and word not in _NOT_UNITS) for word in words)
+
+
+def _canonical(text: str) -> str:
+    """Return the one name of a known unit, with its power; an empty string for others."""
+    text = text.replace("{", "").replace("}", "")
+    prefix = re.match(r"(square|sq|cubic|cu)\.?\s+", text)
+    power = {"s": "^2", "c": "^3"}[prefix[1][0]] if prefix else ""
+    text = text[prefix.end() :] if prefix else text
+    if text.endswith(("^2", "^3")):
+        text, power = text[:-2], text[-2:]
+    name = _CANONICAL.get(text) or _CANONICAL.get(text.lower().removesuffix("s"))
+    return f"{name}{power}" if name else ""
