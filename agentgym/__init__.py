@@ -38,3 +38,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# Gymnasium has no entry points: `gymnasium.make(id)` knows the ids once this package is imported,
+# as in `gymnasium.make("agentgym:math/arithmetic-v0")`. The table holds strings; no environment is
+# imported here.
+importlib.import_module("agentgym.registry").register_with_gymnasium()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,22 +43,9 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    results: list[T] = []
-    errors: list[BaseException] = []
     context = contextvars.copy_context()
-
-    def target() -> None:
-        try:
-            results.append(context.run(asyncio.run, coroutine))
-        except BaseException as error:  # noqa: BLE001 - carried over to the waiting thread below
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name="agentgym-sync-step")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentgym-sync-step") as pool:
+        return pool.submit(context.run, asyncio.run, coroutine).result()
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:

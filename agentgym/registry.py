@@ -166,7 +166,7 @@ def make(env_id: str, **env_kwargs: Any) -> Any:
 
 
 def register_with_gymnasium() -> None:
-    """Make every known id known to `gymnasium.make`. Gymnasium's plugin entry point calls this."""
+    """Make every known id known to `gymnasium.make`; the package calls this when imported."""
     with _lock:
         _collect()
 

@@ -34,7 +34,7 @@ ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 FORM = f'{CALL_OPEN}{{"name": "...", "arguments": {{...}}}}{CALL_CLOSE}'
 
 _OPENINGS = re.compile(f"{CALL_OPEN}|{ANSWER_OPEN}")
-_BLANKS = re.compile(r"\s*")
+_NOT_BLANK = re.compile(r"\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _read(text: str, match: re.Match[str]) -> Sequence[Item]:
             value, stop = read_json(text, position)
         except ValueError as error:
             return (*items, _broken(text, start, position, str(error)))
-        end = _BLANKS.match(text, stop).end()  # type: ignore[union-attr] - it always matches
+        end = _behind_blanks(text, stop)
         is_closed = text.startswith(CALL_CLOSE, end)
         end = end + len(CALL_CLOSE) if is_closed else end
         values = value if isinstance(value, list) and value else [value]
@@ -106,6 +106,11 @@ def _read(text: str, match: re.Match[str]) -> Sequence[Item]:
         if is_closed or not text.startswith("{", end):
             return items
         start = position = end
+
+
+def _behind_blanks(text: str, position: int) -> int:
+    found = _NOT_BLANK.search(text, position)
+    return found.start() if found is not None else len(text)
 
 
 def _broken(text: str, start: int, inner: int, problem: str) -> Item:
