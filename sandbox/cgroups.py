@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.sandbox.base import SandboxLimits
+from agentgym.sandbox.owners import is_owner_alive, owned_name
 
 GROUP_PREFIX = "agentgym-"
 CPU_PERIOD_US = 100_000
@@ -109,28 +110,12 @@ class Hierarchy:
         """Return folders of boxes whose owner is gone."""
         parents = dict.fromkeys(self.parents.values())
         found = [path for parent in parents for path in parent.glob(GROUP_PREFIX + "*")]
-        return [path for path in found if not is_owner_alive(path.name)]
+        return [path for path in found if not is_owner_alive(path.name, GROUP_PREFIX)]
 
 
 def group_name(number: int) -> str:
-    """Return the name of this process's `number`-th group; `is_owner_alive` reads it back."""
-    return f"{GROUP_PREFIX}{os.getpid()}-{start_time(os.getpid())}-{number}"
-
-
-def is_owner_alive(name: str) -> bool:
-    """Return whether the process that made a thing of that name still runs."""
-    pid, _, rest = name.removeprefix(GROUP_PREFIX).partition("-")
-    started = rest.partition("-")[0]
-    return pid.isdigit() and started.isdigit() and start_time(int(pid)) == int(started)
-
-
-def start_time(pid: int) -> int | None:
-    """Return when a process started, in the kernel's ticks; None if there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return int(fields[19])
+    """Return the name of this process's `number`-th group."""
+    return f"{owned_name(GROUP_PREFIX)}-{number}"
 
 
 def find_hierarchy(

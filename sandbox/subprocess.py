@@ -8,8 +8,9 @@ files, network, other processes and the machine's memory are within the programs
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
-import shutil
 import sys
 import tempfile
 import warnings
@@ -18,6 +19,8 @@ from typing import ClassVar
 from agentgym.errors import InfrastructureError
 from agentgym.sandbox.base import SandboxLimits, SandboxUnavailableError
 from agentgym.sandbox.channels import Channel, ProcessChannel, memory_file
+from agentgym.sandbox.inside.supervisor import wipe
+from agentgym.sandbox.owners import owned_name
 from agentgym.sandbox.supervised import SupervisedSandbox, supervisor_argv
 
 FOLDER_PREFIX = "agentgym-box-"
@@ -56,7 +59,7 @@ class SubprocessSandbox(SupervisedSandbox):
     async def _launch(self) -> Channel:
         if sys.platform != "linux":
             raise SandboxUnavailableError("sandboxes need Linux")
-        self.work_dir = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
+        self.work_dir = tempfile.mkdtemp(prefix=owned_name(FOLDER_PREFIX) + "-")
         diagnosis = memory_file(b"")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -77,4 +80,11 @@ class SubprocessSandbox(SupervisedSandbox):
     async def _release(self) -> None:
         folder, self.work_dir = self.work_dir, ""
         if folder:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(remove_folder, folder)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder that programs filled, however deep; what is not ours to remove stays."""
+    with contextlib.suppress(OSError):
+        wipe(folder, math.inf)
+        os.rmdir(folder)

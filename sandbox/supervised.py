@@ -13,22 +13,29 @@ import json
 import struct
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
-from pathlib import PurePosixPath
 from typing import Any
 
 from typing_extensions import override
 
 from agentgym.errors import InfrastructureError, SandboxError
+from agentgym.sandbox.answers import (
+    KILLED,
+    Answer,
+    check_file,
+    exec_result,
+    frame,
+    joined,
+    lost_answer,
+    path_parts,
+    positive,
+)
 from agentgym.sandbox.base import (
-    EXIT_SIGNAL_BASE,
     MIB,
     ExecResult,
     Process,
     Reply,
     Sandbox,
-    SandboxFileError,
     SandboxLimits,
 )
 from agentgym.sandbox.channels import BoxLostError, Channel
@@ -40,7 +47,6 @@ GRACE_S = 10.0
 PING_TIMEOUT_S = 5.0
 RESET_TIMEOUT_S = 3.0
 """Emptying the folders may take this long; after that replacing the box is quicker."""
-KILLED = EXIT_SIGNAL_BASE + 9
 BOOT = """\
 import os
 def take(count):
@@ -54,14 +60,6 @@ exec(compile(take(int.from_bytes(take(4), "big")), "supervisor", "exec"))
 """
 """Through standard input the source stays out of the box's process list."""
 BOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One answer of the supervisor."""
-
-    header: Mapping[str, Any]
-    payload: bytes
 
 
 @functools.cache
@@ -187,7 +185,7 @@ class SupervisedSandbox(Sandbox):
             "scratch": self._scratch_dirs(),
             "rlimits": self._rlimits(),
         }
-        await channel.send(struct.pack(">I", len(source)) + source + _frame(config, b""))
+        await channel.send(struct.pack(">I", len(source)) + source + frame(config, b""))
 
     async def _take_down(self) -> None:
         channel, self._channel = self._channel, None
@@ -219,7 +217,7 @@ class SupervisedSandbox(Sandbox):
         self._is_out_of_step = True
         try:
             async with asyncio.timeout(wait_s):
-                await channel.send(_frame(header, payload))
+                await channel.send(frame(header, payload))
         except TimeoutError:
             raise BoxLostError(f"the {self.name} box takes no request") from None
         answer = await self._receive(wait_s)
@@ -271,10 +269,10 @@ class SupervisedSandbox(Sandbox):
             if not out_of_memory and wall_s < timeout_s + GRACE_S:
                 raise
             await self._restart()
-            return _lost_answer(wall_s, out_of_memory)
+            return lost_answer(wall_s, out_of_memory)
         if answer.header.get("refused") == "box":
             await self._restart()
-            return _lost_answer(loop.time() - began, out_of_memory=False)
+            return lost_answer(loop.time() - began, out_of_memory=False)
         if self._memory_kills() > kills:
             return Answer(header={**answer.header, "out_of_memory": True}, payload=answer.payload)
         return answer
@@ -293,12 +291,12 @@ class SupervisedSandbox(Sandbox):
         output_limit: int | None = None,
     ) -> ExecResult:
         request = self._program(argv, env, cwd)
-        timeout_s = _positive("timeout_s", timeout_s, self.limits.timeout_s)
-        limit = _positive("output_limit", output_limit, self.limits.output_limit_bytes)
+        timeout_s = positive("timeout_s", timeout_s, self.limits.timeout_s)
+        limit = positive("output_limit", output_limit, self.limits.output_limit_bytes)
         data = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else bytes(stdin)
         request |= {"op": "exec", "timeout_s": timeout_s, "limit": int(limit)}
         async with self._turn():
-            return _exec_result(await self._run_request(request, data, timeout_s))
+            return exec_result(await self._run_request(request, data, timeout_s))
 
     @override
     async def start_process(
@@ -324,30 +322,30 @@ class SupervisedSandbox(Sandbox):
         bad = [name for name in variables if not name or "=" in name]
         if bad:
             raise SandboxError(f"names of variables must be non-empty, without '=' (got {bad!r})")
-        folder = "/".join(_path_parts(cwd, is_folder=True)) or "."
+        folder = "/".join(path_parts(cwd, is_folder=True)) or "."
         return {"argv": words, "env": self._environment() | variables, "cwd": folder}
 
     # -- files -------------------------------------------------------------------------------
 
     @override
     async def read_file(self, path: str, *, max_bytes: int = 16 * MIB) -> bytes:
-        parts = _path_parts(path)
+        parts = path_parts(path)
         request = {"op": "read", "path": parts, "max_bytes": int(max_bytes)}
         async with self._turn():
             answer = await self._request(request, b"", self.limits.timeout_s + GRACE_S)
-        _check_file(answer, path)
+        check_file(answer, path)
         return answer.payload
 
     @override
     async def write_file(
         self, path: str, data: bytes | str, *, is_executable: bool = False
     ) -> None:
-        parts = _path_parts(path)
+        parts = path_parts(path)
         content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
         request = {"op": "write", "path": parts, "is_executable": is_executable}
         async with self._turn():
             answer = await self._request(request, content, self.limits.timeout_s + GRACE_S)
-        _check_file(answer, path)
+        check_file(answer, path)
 
 
 class SupervisedProcess(Process):
@@ -371,8 +369,8 @@ class SupervisedProcess(Process):
         if not (16 <= len(marker) <= 64 and marker.isascii()):
             raise SandboxError(f"'marker' must be 16 to 64 ASCII characters (got {marker!r})")
         box = self._box
-        timeout_s = _positive("timeout_s", timeout_s, box.limits.timeout_s)
-        limit = _positive("output_limit", output_limit, box.limits.output_limit_bytes)
+        timeout_s = positive("timeout_s", timeout_s, box.limits.timeout_s)
+        limit = positive("output_limit", output_limit, box.limits.output_limit_bytes)
         request = {"op": "interact", "program": self._program, "marker": marker}
         request |= {"timeout_s": timeout_s, "limit": int(limit)}
         async with box._turn():
@@ -398,7 +396,7 @@ class SupervisedProcess(Process):
             )
         self._has_ended = header["exit_code"] is not None
         sizes = sum(header["sizes"])
-        output, is_cut = _joined(answer.payload[:sizes], header["sizes"], header["totals"][0])
+        output, is_cut = joined(answer.payload[:sizes], header["sizes"], header["totals"][0])
         message = answer.payload[sizes:].decode("utf-8", "replace")
         return Reply(
             output=output,
@@ -418,77 +416,3 @@ class SupervisedProcess(Process):
             async with self._box._turn():
                 request = {"op": "stop", "program": self._program}
                 await self._box._request(request, b"", GRACE_S)
-
-
-def _frame(header: Mapping[str, Any], payload: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    return struct.pack(">II", len(text), len(payload)) + text + payload
-
-
-def _positive(name: str, value: float | None, default: float) -> float:
-    number = default if value is None else value
-    if not number > 0:
-        raise SandboxError(f"'{name}' must be > 0 (got {number!r})")
-    return number
-
-
-def _path_parts(path: str, *, is_folder: bool = False) -> list[str]:
-    """Return the parts of a path below the work folder."""
-    pure = PurePosixPath(path)
-    parts = list(pure.parts)
-    if pure.is_absolute() or ".." in parts or "\0" in path or not (parts or is_folder):
-        raise SandboxFileError(
-            f"paths are relative to the work folder, without '..' (got {path!r})"
-        )
-    return parts
-
-
-def _check_file(answer: Answer, path: str) -> None:
-    if "refused" in answer.header:
-        raise SandboxFileError(f"cannot use the file {path!r}: {answer.header['text']}")
-
-
-def _joined(pieces: bytes, sizes: Sequence[int], total: int) -> tuple[str, bool]:
-    """Return head and tail as one text, the gap named; and whether there is one."""
-    head, tail = pieces[: sizes[0]], pieces[sizes[0] : sizes[0] + sizes[1]]
-    omitted = total - len(head) - len(tail)
-    if omitted == 0:
-        return (head + tail).decode("utf-8", "replace"), False
-    texts = head.decode("utf-8", "replace"), tail.decode("utf-8", "replace")
-    return f"{texts[0]}\n[... {omitted} bytes left out ...]\n{texts[1]}", True
-
-
-def _exec_result(answer: Answer) -> ExecResult:
-    header = answer.header
-    if "refused" in header:
-        raise InfrastructureError(f"the box refused to run a program: {header['text']}")
-    if "lost" in header:
-        return ExecResult(
-            exit_code=KILLED,
-            stdout="",
-            stderr="",
-            timed_out=not header["out_of_memory"],
-            out_of_memory=header["out_of_memory"],
-            box_restarted=True,
-            wall_s=header["wall_s"],
-        )
-    sizes, totals = header["sizes"], header["totals"]
-    split = sizes[0] + sizes[1]
-    stdout, stdout_cut = _joined(answer.payload[:split], sizes[:2], totals[0])
-    stderr, stderr_cut = _joined(answer.payload[split:], sizes[2:], totals[1])
-    return ExecResult(
-        exit_code=header["exit_code"],
-        stdout=stdout,
-        stderr=stderr,
-        stdout_truncated=stdout_cut,
-        stderr_truncated=stderr_cut,
-        timed_out=header["timed_out"],
-        out_of_memory=header["out_of_memory"],
-        wall_s=header["wall_s"],
-        cpu_s=header["cpu_s"],
-    )
-
-
-def _lost_answer(wall_s: float, out_of_memory: bool) -> Answer:
-    header = {"lost": True, "wall_s": wall_s, "out_of_memory": out_of_memory}
-    return Answer(header=header, payload=b"")

@@ -1,0 +1,260 @@
+"""The checks of programs, output and time that `check_sandbox` runs over every box."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from agentgym.checks.sandbox import (
+    Box,
+    check,
+    count_running,
+    equal,
+    expect,
+    python,
+    refused,
+    shell,
+)
+from agentgym.errors import SandboxError
+
+QUICK_S = 3.0
+"""Nothing that should return at once may take longer, on a loaded machine."""
+LATE_S = 4.0
+"""A time limit must have taken effect this long after it."""
+
+
+# ------------------------------------------------------------------------------- programs
+
+
+@check("a program runs to its end")
+async def _(box: Box) -> None:
+    result = await python(box, "print(6 * 7)")
+    equal((result.exit_code, result.stdout, result.stderr), (0, "42\n", ""), "result")
+
+
+@check("the exit code is the program's")
+async def _(box: Box) -> None:
+    equal((await shell(box, "exit 7")).exit_code, 7, "exit code")
+
+
+@check("death by signal is 128 and the signal")
+async def _(box: Box) -> None:
+    equal((await shell(box, "kill -9 $$")).exit_code, 137, "exit code")
+
+
+@check("a missing program is 127")
+async def _(box: Box) -> None:
+    equal((await box.exec(["no-such-program"])).exit_code, 127, "exit code")
+
+
+@check("a file without the execute bit is 126")
+async def _(box: Box) -> None:
+    await box.write_file("plain", "#!/bin/sh\n")
+    equal((await box.exec(["./plain"])).exit_code, 126, "exit code")
+
+
+@check("no shell reads the arguments")
+async def _(box: Box) -> None:
+    equal((await box.exec(["echo", "$HOME;", "*"])).stdout, "$HOME; *\n", "output")
+
+
+@check("standard input arrives and ends")
+async def _(box: Box) -> None:
+    equal((await box.exec(["cat"], stdin="ä\n")).stdout, "ä\n", "output")
+
+
+@check("a megabyte of standard input arrives")
+async def _(box: Box) -> None:
+    result = await box.exec(["wc", "-c"], stdin=b"x" * 1_000_000)
+    equal(result.stdout.split(), ["1000000"], "bytes counted")
+
+
+@check("standard input nobody reads is no error")
+async def _(box: Box) -> None:
+    equal((await box.exec(["true"], stdin=b"x" * 1_000_000)).exit_code, 0, "exit code")
+
+
+@check("without input a program reads its end")
+async def _(box: Box) -> None:
+    equal((await box.exec(["cat"], timeout_s=QUICK_S)).timed_out, False, "timed out")
+
+
+@check("variables are passed")
+async def _(box: Box) -> None:
+    result = await shell(box, 'echo "$COLOUR"', env={"COLOUR": "deep blue"})
+    equal(result.stdout, "deep blue\n", "output")
+
+
+@check("nothing of the host's environment is passed")
+async def _(box: Box) -> None:
+    known = {"HOME", "LANG", "PATH", "PWD", "PYTHONDONTWRITEBYTECODE", "TMPDIR", "SHLVL", "_"}
+    result = await box.exec(["env"])
+    names = {line.partition("=")[0] for line in result.stdout.splitlines()}
+    equal(sorted(names - known), [], "other variables")
+
+
+@check("programs run in the work folder")
+async def _(box: Box) -> None:
+    equal((await box.exec(["pwd"])).stdout.strip(), box.work_dir, "folder")
+
+
+@check("a folder below can be chosen")
+async def _(box: Box) -> None:
+    await box.write_file("deep/er/x", "")
+    equal((await box.exec(["ls"], cwd="deep/er")).stdout, "x\n", "output")
+
+
+@check("a missing folder is a result")
+async def _(box: Box) -> None:
+    expect((await box.exec(["ls"], cwd="nowhere")).exit_code in (126, 127), "wanted 126 or 127")
+
+
+@check("malformed arguments are refused")
+async def _(box: Box) -> None:
+    for argv in ([], ["a\0b"], "ls"):
+        async with refused(SandboxError, f"argv {argv!r}"):
+            await box.exec(argv)
+    for bound in (0, -1):
+        async with refused(SandboxError, f"timeout_s={bound}"):
+            await box.exec(["true"], timeout_s=bound)
+
+
+@check("processor time is counted")
+async def _(box: Box) -> None:
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    used = (await python(box, busy)).cpu_s
+    expect(0.25 <= used <= 1.5, f"0.3 s of work, counted {used:.2f} s")
+
+
+@check("sleeping takes no processor time")
+async def _(box: Box) -> None:
+    result = await box.exec(["sleep", "0.5"])
+    expect(result.wall_s >= 0.5 and result.cpu_s < 0.2, f"got {result.wall_s}, {result.cpu_s}")
+
+
+# --------------------------------------------------------------------------------- output
+
+
+@check("the streams are kept apart")
+async def _(box: Box) -> None:
+    result = await shell(box, "echo out; echo err >&2")
+    equal((result.stdout, result.stderr), ("out\n", "err\n"), "streams")
+
+
+@check("bad utf8 is replaced")
+async def _(box: Box) -> None:
+    equal((await shell(box, r"printf 'a\377b'")).stdout, "a�b", "output")
+
+
+@check("output of the limit's length is whole")
+async def _(box: Box) -> None:
+    result = await python(box, "print('x' * 999)", output_limit=1000)
+    equal((len(result.stdout), result.stdout_truncated), (1000, False), "length, cut")
+
+
+@check("longer output keeps head and tail")
+async def _(box: Box) -> None:
+    code = "print('BEGIN' + 'x' * 1000000 + 'END')"
+    result = await python(box, code, output_limit=1000)
+    text = result.stdout
+    expect(result.stdout_truncated and len(text) < 1100, f"{len(text)} characters")
+    expect(text.startswith("BEGINxx") and text.endswith("xxEND\n"), "head or tail is lost")
+
+
+@check("the error at the end of a flood is seen")
+async def _(box: Box) -> None:
+    code = "import sys\nsys.stderr.write('x' * 1000000)\nraise ValueError('END')"
+    result = await python(box, code)
+    expect(result.stderr_truncated and "ValueError: END" in result.stderr, "the error is lost")
+
+
+@check("an endless flood ends at the time limit")
+async def _(box: Box) -> None:
+    result = await python(box, "while True: print('A' * 10000)", timeout_s=1, output_limit=65536)
+    expect(result.timed_out and result.stdout_truncated, "not stopped")
+    expect(len(result.stdout) < 65536 + 100, f"{len(result.stdout)} characters kept")
+
+
+# ----------------------------------------------------------------------------------- time
+
+
+@check("a time limit kills")
+async def _(box: Box) -> None:
+    began = time.monotonic()
+    result = await box.exec(["sleep", "300"], timeout_s=1)
+    took = time.monotonic() - began
+    expect(result.timed_out and 1 <= took < 1 + LATE_S, f"took {took:.1f} s")
+
+
+@check("a time limit is not early")
+async def _(box: Box) -> None:
+    result = await shell(box, "sleep 1.2; echo ok", timeout_s=30)
+    equal((result.timed_out, result.stdout), (False, "ok\n"), "timed out, output")
+
+
+@check("output before a time limit is kept")
+async def _(box: Box) -> None:
+    result = await shell(box, "echo step1; sleep 300", timeout_s=0.5)
+    equal((result.timed_out, result.stdout), (True, "step1\n"), "timed out, output")
+    expect("time limit" in result.observation(), "the observation does not say so")
+
+
+@check("a program that catches everything is killed")
+async def _(box: Box) -> None:
+    code = (
+        "import signal\n"
+        "for n in range(1, 32):\n"
+        "    try: signal.signal(n, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\n"
+        "while True:\n"
+        "    try:\n"
+        "        while True: pass\n"
+        "    except BaseException: pass\n"
+    )
+    expect((await python(box, code, timeout_s=1)).timed_out, "not stopped")
+
+
+@check("a background child does not hold the result")
+async def _(box: Box) -> None:
+    began = time.monotonic()
+    result = await shell(box, "(sleep 60 &); echo hi", timeout_s=30)
+    equal((result.stdout, result.timed_out), ("hi\n", False), "output, timed out")
+    expect(time.monotonic() - began < QUICK_S, "waited for the child")
+
+
+@check("nothing survives a program")
+async def _(box: Box) -> None:
+    await shell(box, "sleep 4711 & setsid sleep 4711 & (setsid nohup sleep 4711 &) ; echo x")
+    equal(await count_running(box, "4711"), 0, "sleepers left")
+
+
+@check("nothing survives a time limit")
+async def _(box: Box) -> None:
+    script = "for i in 1 2 3; do setsid sleep 4712 & done; sleep 4712"
+    await shell(box, script, timeout_s=0.5)
+    equal(await count_running(box, "4712"), 0, "sleepers left")
+
+
+@check("no zombies are left")
+async def _(box: Box) -> None:
+    for _ in range(5):
+        await shell(box, "sleep 60 & setsid sleep 60 & sleep 60", timeout_s=0.1)
+    code = (
+        "import os\n"
+        "def state(p):\n"
+        "    try: return open(f'/proc/{p}/stat').read().rpartition(')')[2].split()[:2]\n"
+        "    except OSError: return ['?', '0']\n"
+        "found = [state(p) for p in os.listdir('/proc') if p.isdigit()]\n"
+        "print(sum(s == 'Z' and int(up) == os.getppid() for s, up in found))"
+    )
+    equal((await python(box, code)).stdout, "0\n", "zombies")
+
+
+@check("a cancelled call leaves a usable box")
+async def _(box: Box) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await box.exec(["sleep", "4713"], timeout_s=60)
+    equal((await python(box, "print(1)")).stdout, "1\n", "output of the next program")
+    equal(await count_running(box, "4713"), 0, "sleepers left")
