@@ -7,7 +7,6 @@ calls; options belong to those functions.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from agentgym.errors import ConfigError
 from agentgym.trainers.checkpoint import LoopState
@@ -23,8 +22,6 @@ from agentgym.trainers.steps import (
     save_checkpoint,
     start_run,
 )
-
-logger = logging.getLogger(__name__)
 
 
 async def run_loop(session: Session) -> Summary:
@@ -44,14 +41,15 @@ async def run_loop(session: Session) -> Summary:
             f"the run has taken all its {session.config.steps} steps; "
             f"give a larger 'steps' to go on from step {state.next_step}"
         )
-    try:
-        state = await start_run(session, state)
-        while not session.is_finished(state):
-            state = await take_step(session, state)
-    except asyncio.CancelledError:
-        save_checkpoint(session, state)
-        raise
-    return await finish_run(session, state)
+    async with session:
+        try:
+            state = await start_run(session, state)
+            while not session.is_finished(state):
+                state = await take_step(session, state)
+        except asyncio.CancelledError:
+            save_checkpoint(session, state)
+            raise
+        return await finish_run(session, state)
 
 
 async def take_step(session: Session, state: LoopState) -> LoopState:

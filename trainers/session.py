@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from agentgym.config import RunConfig
 from agentgym.engine import Engine
-from agentgym.policy import Policy
+from agentgym.policies.transformers import TransformersPolicy
 from agentgym.records import Task
 from agentgym.renderer.base import Renderer
 from agentgym.rewards import Rubric
@@ -37,7 +40,9 @@ class Session:
     """Owner of the weights."""
     renderer: Renderer
     """The model's tokenizer and chat template."""
-    policy: Policy
+    base: Path
+    """Model folder that the run began from; its tokenizer goes into every saved policy."""
+    policy: TransformersPolicy
     """Samples with the learner's weights."""
     engine: Engine
     """Runs the episodes."""
@@ -55,6 +60,19 @@ class Session:
     """Where the run begins: fresh, or from a checkpoint."""
     began: float = field(default_factory=time.monotonic)
     """Clock at the start of this process's share of the run."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.engine.aclose()
+        await self.policy.aclose()
+        self.world.close()
 
     def elapsed_s(self) -> float:
         """Return seconds of training so far, earlier processes counted."""

@@ -26,6 +26,7 @@ from agentgym.trainers import checkpoint, objective
 from agentgym.trainers.batch import Batch, collate
 from agentgym.trainers.beliefs import score_requests
 from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.parts.probes import ScoringRequest, belief_fields
 from agentgym.trainers.parts.registry import Need, Slot
 from agentgym.trainers.session import Session
@@ -337,7 +338,7 @@ async def finish_run(session: Session, state: LoopState) -> Summary:
     save_checkpoint(session, state)
     weights = full_state(session.learner.model, session.world) if session.world.size > 1 else None
     if session.world.is_main:
-        session.save_policy(session.folder.policy, weights)
+        save_policy(session.learner.model, session.base, session.folder.policy, weights)
     return Summary(
         folder=session.folder.path,
         steps=state.next_step,

@@ -129,6 +129,26 @@ def _changed(
     )
 
 
+def _shape(
+    size: TinySize, *, hidden: int | None, layers: int | None, heads: int | None
+) -> TinyShape:
+    named = SHAPES[size]
+    width = hidden if hidden is not None else named.hidden
+    shape = replace(
+        named,
+        hidden=width,
+        layers=layers if layers is not None else named.layers,
+        heads=heads if heads is not None else named.heads,
+        feed_forward=named.feed_forward * width // named.hidden,
+    )
+    # Rotary positions turn pairs of numbers, so a head's width is even.
+    if shape.hidden % (2 * shape.heads):
+        raise ConfigError(
+            f"'heads' must divide 'hidden' into even parts (got {shape.heads!r} for {width!r})"
+        )
+    return shape
+
+
 def train_tokenizer(corpus: Iterable[str], *, tags: Sequence[str], vocabulary: int) -> Tokenizer:
     """Return a byte-level BPE tokenizer with single digits and whole chat tokens and tags.
 

@@ -1,0 +1,240 @@
+"""Opens a run: everything that can be wrong is found first, then the slow parts begin.
+
+In order: `check_inputs` (preset, tasks, leaks; nothing is written), `open_session` (model, warm
+start, policy, engine).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agentgym import seeding
+from agentgym.config import RunConfig
+from agentgym.engine import Engine
+from agentgym.errors import ConfigError
+from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
+from agentgym.policies.transformers import TransformersPolicy
+from agentgym.records import Task, Trajectory
+from agentgym.renderer.base import Renderer
+from agentgym.renderer.folder import load_renderer
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.progress import ProgressSink
+from agentgym.suites import check_leaks
+from agentgym.trainers import checkpoint
+from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.learner import Learner, UpdateOptions
+from agentgym.trainers.models.load import load_model, resolve_policy
+from agentgym.trainers.models.tiny import build_tiny
+from agentgym.trainers.preset import Preset, load_preset
+from agentgym.trainers.session import Session
+from agentgym.trainers.sources import TaskStream, open_sources
+from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
+from agentgym.trainers.world import World, join_world
+
+LEAK_SAMPLE = 4_096
+"""Training tasks of an unbounded split that are compared with the held-out ones at the start."""
+_TAG = re.compile(r"</?[a-z_]+>")
+_CORPUS_EPISODES = 512
+"""Expert episodes from which a new tokenizer learns its merges."""
+
+FRESH = LoopState(
+    next_step=0, next_draw=0, policy_version=0, sampled_tokens=0, elapsed_s=0.0, offsets={}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a config means, before anything slow has begun."""
+
+    config: RunConfig
+    """Resolved settings."""
+    preset: Preset
+    """The objective."""
+    stream: TaskStream
+    """Training tasks by number."""
+    eval_tasks: tuple[Task, ...]
+    """Held-out tasks; empty if no evaluation is asked for."""
+
+
+def check_inputs(config: RunConfig) -> Inputs:
+    """Return what a config means.
+
+    Raises:
+        ConfigError: If the preset, an environment or a suite is unknown or contradicts the rest,
+            or held-out tasks are training tasks and that is not allowed.
+    """
+    if not config.envs:
+        raise ConfigError("training needs one environment or suite or more (got none)")
+    preset = load_preset(
+        config.preset, config.preset_overrides, group_size=config.rollout.group_size
+    )
+    sources = open_sources(config.envs)
+    wants_eval = config.eval.every or config.eval.at_start or config.eval.at_end
+    eval_tasks: tuple[Task, ...] = ()
+    if wants_eval:
+        eval_tasks = choose_tasks(
+            evaluation_sources(config),
+            split=config.eval.split,
+            count=config.eval.tasks,
+            seed=config.eval.seed,
+        )
+        for source in sources:
+            size = source.suite.size(source.split)
+            count = min(size, LEAK_SAMPLE) if size is not None else LEAK_SAMPLE
+            train = (source.suite.task(source.split, index) for index in range(count))
+            check_leaks(train, eval_tasks, allow=config.allow_leak)
+    stream = TaskStream(sources, seed=config.seed)
+    return Inputs(config=config, preset=preset, stream=stream, eval_tasks=eval_tasks)
+
+
+async def open_session(
+    inputs: Inputs, folder: RunFolder, *, progress: ProgressSink, is_resumed: bool
+) -> Session:
+    """Return the session of a run, its policy warm-started or as the last checkpoint left it.
+
+    Args:
+        inputs: From `check_inputs`.
+        folder: The run's folder, open.
+        progress: Who is told how it goes.
+        is_resumed: Go on from the newest checkpoint, if there is one.
+
+    Raises:
+        ConfigError: If the model cannot be loaded.
+        CheckpointError: If the checkpoint does not fit the config.
+    """
+    config = inputs.config
+    world = join_world(config.optim.device)
+    if config.deterministic:
+        make_deterministic()
+    latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
+    base = await _base_folder(inputs, folder, world)
+    model = load_model(base, config.model, dtype=config.optim.dtype, device=world.device)
+    renderer = load_renderer(base, history=config.rollout.history)
+    learner = Learner(
+        model,
+        preset=inputs.preset,
+        optim=config.optim,
+        total_updates=config.steps * config.optim.epochs * config.optim.minibatches,
+        temperature=config.rollout.temperature,
+        world=world,
+        options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+    )
+    if latest is None and config.warmstart.steps:
+        await _warm_start(inputs, folder, learner, renderer, progress)
+    state = checkpoint.load(latest, learner) if latest is not None else FRESH
+    if latest is not None and world.is_main:
+        folder.truncate_to(state.offsets)
+    # With several ranks the learner's weights are in pieces, so rank 0 samples with a whole copy.
+    own = (
+        model
+        if world.size == 1
+        else load_model(base, config.model, dtype=config.optim.dtype, device=world.device)
+    )
+    policy = TransformersPolicy(
+        own,
+        renderer,
+        policy_id=config.policy,
+        version=state.policy_version,
+        max_rows=config.rollout.max_concurrent,
+        deterministic=config.deterministic,
+    )
+    engine = Engine(
+        policy,
+        max_concurrent=config.rollout.max_concurrent,
+        retries=config.rollout.retries,
+        is_ordered=config.deterministic,
+    )
+    return Session(
+        config=config,
+        world=world,
+        preset=inputs.preset,
+        learner=learner,
+        renderer=renderer,
+        base=base,
+        policy=policy,
+        engine=engine,
+        stream=inputs.stream,
+        eval_tasks=inputs.eval_tasks,
+        folder=folder,
+        progress=progress,
+        state=state,
+    )
+
+
+def make_deterministic() -> None:
+    """Make equal runs bit-equal: one thread, deterministic kernels."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(mode=True)
+
+
+async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
+    """Return the folder of the model to begin from; a tiny one is built in the run's folder."""
+    config = inputs.config
+    if config.warmstart.path is not None:
+        return Path(config.warmstart.path)
+    family, _, size = config.policy.partition(":")
+    if family != "tiny":
+        return resolve_policy(config.policy)
+    path = folder.path / "base"
+    if world.is_main and not (path / "config.json").is_file():
+        corpus = [text for t in await _corpus(inputs) for text in _texts(t)]
+        tags = sorted({tag for text in corpus for tag in _TAG.findall(text)})
+        build_tiny(
+            path,
+            size=size or "small",
+            corpus=corpus,
+            tags=tags,
+            hidden=config.model.hidden_size,
+            layers=config.model.layers,
+            heads=config.model.heads,
+            seed=seeding.derive(config.seed, "weights") % 2**31,
+        )
+    world.broadcast(None)
+    return path
+
+
+async def _corpus(inputs: Inputs) -> tuple[Trajectory, ...]:
+    """Return expert episodes for a new tokenizer's merges."""
+    settings = inputs.config.warmstart.model_copy(
+        update={"demos": _CORPUS_EPISODES, "guess_share": 0.0}
+    )
+    return await demonstrate(
+        inputs.stream,
+        settings,
+        seed=seeding.derive(inputs.config.seed, "corpus"),
+        limits=inputs.config.limits.to_limits(),
+        max_concurrent=inputs.config.rollout.max_concurrent,
+    )
+
+
+def _texts(trajectory: Trajectory) -> list[str]:
+    turns = [text for t in trajectory.turns for text in (t.completion.text, t.observation)]
+    return [trajectory.system_prompt, trajectory.initial_observation, *turns]
+
+
+async def _warm_start(
+    inputs: Inputs, folder: RunFolder, learner: Learner, renderer: Renderer, progress: ProgressSink
+) -> None:
+    """Let the learner imitate the environments' experts."""
+    config = inputs.config
+    episodes = await demonstrate(
+        inputs.stream,
+        config.warmstart,
+        seed=config.seed,
+        limits=config.limits.to_limits(),
+        max_concurrent=config.rollout.max_concurrent,
+    )
+    trainer = SupervisedTrainer(
+        learner,
+        demonstration_rows(episodes, renderer),
+        config.warmstart,
+        total_steps=config.warmstart.steps,
+        seed=config.seed,
+        pad_id=renderer.pad_id,
+    )
+    progress.on_phase("warm start", config.warmstart.steps)
+    trainer.run(on_progress=lambda done, total, loss: progress.on_step({"loss": loss}))
