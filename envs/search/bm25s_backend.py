@@ -27,7 +27,7 @@ class Bm25sRetriever:
     """Searches a bm25s index."""
 
     def __init__(self, model: Any, vocabulary: dict[str, int]) -> None:
-        self._model = model
+        self._model: Any = model
         self._vocabulary = vocabulary
 
     def search(self, query: str, k: int) -> tuple[Hit, ...]:
@@ -86,7 +86,7 @@ def build(folder: Path, documents: Iterable[Document]) -> None:
     model.save(str(folder), show_progress=False)
 
 
-def open(folder: Path) -> Bm25sRetriever:  # noqa: A001 - the protocol's word
+def open(folder: Path) -> Bm25sRetriever:
     """Return the retriever of an index.
 
     Raises:

@@ -36,8 +36,10 @@ class Document:
 
     @property
     def indexed_text(self) -> str:
-        """What a retriever indexes: title and text."""
-        return f"{self.title}\n{self.text}"
+        """What a retriever indexes. The title stands twice: of a document about a name and one that
+        mentions it, the first is found first.
+        """
+        return f"{self.title}\n{self.title}\n{self.text}"
 
 
 class Corpus(Protocol):

@@ -1,5 +1,6 @@
 """SQLite's FTS5 behind the `Retriever` protocol: in Python's standard library, and in memory for
-the small worlds of single tasks."""
+the small worlds of single tasks.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def build(folder: Path, documents: Iterable[Document]) -> None:
         _fill(connection, documents)
 
 
-def open(folder: Path) -> Fts5Retriever:  # noqa: A001 - the protocol's word
+def open(folder: Path) -> Fts5Retriever:
     """Return the retriever of an index.
 
     Raises:

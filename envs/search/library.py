@@ -23,7 +23,7 @@ from typing import Any
 
 from agentgym.envs.search.documents import Corpus, DocumentFile, Documents
 from agentgym.envs.search.retriever import NoRetriever, Retriever
-from agentgym.errors import EnvError, nearest
+from agentgym.errors import EnvError, InfrastructureError, nearest
 
 BACKENDS = {
     "tantivy": "agentgym.envs.search.tantivy_backend",
@@ -86,7 +86,7 @@ def open_library(corpus: Corpus, *, backend: str, cache: Path | None = None) -> 
 
     Raises:
         EnvError: If the back end is unknown.
-        InfrastructureError: If an index that is there cannot be read.
+        InfrastructureError: If an index cannot be written, or one that is there cannot be read.
         MissingExtraError: If the back end's package is missing.
     """
     check_backend(backend)
@@ -96,6 +96,8 @@ def open_library(corpus: Corpus, *, backend: str, cache: Path | None = None) -> 
         if library is None:
             documents = DocumentFile(_built(folder / "documents", _documents_builder(corpus)))
             library = Library(documents, _open_retriever(folder, backend, documents))
+            # When the last environment has let go of it.
+            weakref.finalize(library, library.retriever.close)
             _open_libraries[(folder, backend)] = library
         return library
 
@@ -124,6 +126,13 @@ def _built(folder: Path, build: Callable[[Path], dict[str, Any]]) -> Path:
     """Return the folder, filled by `build` if it was not there."""
     if (folder / _MANIFEST).is_file():
         return folder
+    try:
+        return _build(folder, build)
+    except OSError as error:
+        raise InfrastructureError(f"cannot build the index {folder}: {error}") from error
+
+
+def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _exclusive(folder.with_suffix(".lock")):
         if (folder / _MANIFEST).is_file():

@@ -22,8 +22,8 @@ class TantivyRetriever:
     """Searches a tantivy index."""
 
     def __init__(self, index: Any) -> None:
-        self._index = index
-        self._searcher = index.searcher()
+        self._index: Any = index
+        self._searcher: Any = index.searcher()
         self._count = self._searcher.num_docs
         # In one segment the documents have the order in which they were added.
         self._has_order = self._searcher.num_segments <= 1
@@ -85,7 +85,7 @@ def _write(tantivy: Any, folder: Path, documents: Iterable[Document]) -> None:
     writer.wait_merging_threads()
 
 
-def open(folder: Path) -> TantivyRetriever:  # noqa: A001 - the protocol's word
+def open(folder: Path) -> TantivyRetriever:
     """Return the retriever of an index.
 
     Raises:

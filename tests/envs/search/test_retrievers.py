@@ -1,0 +1,241 @@
+"""One contract for every retriever: pitfalls L, with their values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgym.envs.search import bm25s_backend, retriever
+from agentgym.envs.search.documents import Document, ListCorpus
+from agentgym.envs.search.fts5_backend import MemoryRetriever
+from agentgym.envs.search.library import BACKENDS, open_library
+from agentgym.envs.search.retriever import Hit, NoRetriever, Retriever
+from agentgym.errors import InfrastructureError
+
+KINDS = (*BACKENDS, "memory")
+Open = Callable[[Sequence[str]], Retriever]
+
+
+def _documents(texts: Sequence[str]) -> list[Document]:
+    return [Document(title="", text=text) for text in texts]
+
+
+@pytest.fixture(params=KINDS)
+def index(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """A function that indexes texts with one kind of retriever."""
+    kept = []  # a library lives as long as somebody holds it
+
+    def open_index(texts: Sequence[str]) -> Retriever:
+        if request.param == "memory":
+            return MemoryRetriever(_documents(texts))
+        library = open_library(ListCorpus(_documents(texts)), backend=request.param, cache=tmp_path)
+        kept.append(library)
+        return library.retriever
+
+    return open_index
+
+
+def _positions(hits: Sequence[Hit]) -> list[int]:
+    return [hit.position for hit in hits]
+
+
+@pytest.mark.parametrize("query", ["zzz", "", "   ", "+-*/ ()", '"'])
+def test_query_without_a_known_word_has_no_hit_l1(index: Open, query: str) -> None:
+    assert index(["hello world", "my world"]).search(query, 3) == ()
+
+
+def test_k_larger_than_the_corpus_gives_what_there_is_l2(index: Open) -> None:
+    found = index(["a cat", "a dog", "a cat and a dog", "a bird", "a fish"]).search("cat dog", 9)
+    assert set(_positions(found)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_below_one_gives_no_hit(index: Open, k: int) -> None:
+    assert index(["cat"]).search("cat", k) == ()
+
+
+def test_second_corpus_knows_nothing_of_the_first_l3(index: Open) -> None:
+    first, second = index(["hello world"]), index(["my world"])
+    assert _positions(second.search("world", 5)) == [0]
+    assert second.search("hello", 5) == ()
+    assert _positions(first.search("hello", 5)) == [0]
+
+
+def test_equal_documents_have_equal_positive_scores_l4(index: Open) -> None:
+    found = index(["foo", "dog", "baz", "quick god", "quick fox"]).search("quick", 5)
+    assert _positions(found) == [3, 4]
+    assert found[0].score == found[1].score > 0
+
+
+def test_ties_go_to_the_lower_position_l5(index: Open) -> None:
+    opened = index(["same text"] * 10)
+    assert _positions(opened.search("same", 3)) == [0, 1, 2]
+    assert _positions(opened.search("same", 5)) == [0, 1, 2, 3, 4]
+    assert len({opened.search("text same", 4) for _ in range(5)}) == 1
+
+
+def test_scores_fall_also_where_fewer_match_than_k_l6(index: Open) -> None:
+    texts = ["red", "red red blue", "blue", "red blue green and much else", "grey"]
+    scores = [hit.score for hit in index(texts).search("red", 10)]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "position"),
+    [("don't", 0), ("multi-agent", 1), ("ubuntu 20.04", 2), ("C++", 3), ("café", 4), ("CAFE", 4)],
+)
+def test_punctuation_case_and_accents_find_their_document_l7(
+    index: Open, query: str, position: int
+) -> None:
+    texts = ["I don't know", "multi-agent systems", "ubuntu 20.04 release", "C++ code", "Café noir"]
+    assert _positions(index(texts).search(query, 1)) == [position]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "cat AND zzz",
+        "cat NOT dog",
+        "title:cat",
+        'cat"',
+        "cat*",
+        "-cat",
+        "(cat",
+        "cat OR",
+        "body:[a TO cat]",
+        "NEAR(cat dog)",
+        "cat^9",
+        "\ud800cat \x00 dog",
+        "cat " * 10_000,
+    ],
+)
+def test_no_query_syntax_is_exposed_l7(index: Open, query: str) -> None:
+    # Were a sign or an upper-case word an operator, the first document would be lost.
+    assert 0 in _positions(index(["a cat", "a dog", "a bird"]).search(query, 5))
+
+
+def test_three_documents_and_three_scores_for_seven_matches_l9(index: Open) -> None:
+    found = index([f"match number{n}" for n in range(7)]).search("match", 3)
+    assert len(found) == 3
+    assert all(hit.score > 0 for hit in found)
+
+
+def test_empty_corpus_and_empty_documents_have_no_hit(index: Open) -> None:
+    assert index([]).search("cat", 3) == ()
+    assert index(["", ""]).search("cat", 3) == ()
+    assert _positions(index(["", "cat"]).search("cat", 3)) == [1]
+
+
+@pytest.mark.parametrize("kind", ["tantivy", "fts5"])
+def test_stemming_finds_other_forms_of_a_word(kind: str, tmp_path: Path) -> None:
+    library = open_library(
+        ListCorpus(_documents(["two cities", "a dog"])), backend=kind, cache=tmp_path
+    )
+    assert _positions(library.retriever.search("city", 3)) == [0]
+
+
+WORDS = st.sampled_from(["ant", "bee", "cat", "dog", "elk", "fox"])
+
+
+@given(
+    texts=st.lists(st.lists(WORDS, max_size=6).map(" ".join), min_size=1, max_size=12),
+    query=st.lists(WORDS, min_size=1, max_size=3),
+    k=st.integers(1, 14),
+)
+def test_hits_are_ordered_complete_and_a_prefix_of_more_hits(
+    texts: list[str], query: list[str], k: int
+) -> None:
+    for opened in (MemoryRetriever(_documents(texts)), _in_memory_bm25s(texts)):
+        everything = opened.search(" ".join(query), 99)
+        matching = {n for n, text in enumerate(texts) if set(query) & set(text.split())}
+        assert set(_positions(everything)) == matching
+        assert list(everything) == sorted(everything, key=lambda hit: (-hit.score, hit.position))
+        assert opened.search(" ".join(query), k) == everything[:k]
+        opened.close()
+
+
+def _in_memory_bm25s(texts: Sequence[str]) -> Retriever:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        bm25s_backend.build(Path(folder), _documents(texts))
+        return bm25s_backend.open(Path(folder))
+
+
+def test_tantivy_tie_over_several_segments_keeps_the_rule_l5(tmp_path: Path) -> None:
+    import tantivy
+
+    from agentgym.envs.search import tantivy_backend
+
+    index = tantivy.Index(tantivy_backend._schema(tantivy), path=str(tmp_path))
+    tantivy_backend._register(tantivy, index)
+    # Segments in an order other than the positions': 5 to 9 come before 0 to 4.
+    for start in (5, 0):
+        writer = index.writer(20_000_000, 1)
+        for position in range(start, start + 5):
+            writer.add_document(tantivy.Document(body="same", position=position))
+        writer.commit()
+        writer.wait_merging_threads()
+    index.reload()
+    opened = tantivy_backend.TantivyRetriever(index)
+    assert index.searcher().num_segments == 2
+    assert _positions(opened.search("same", 3)) == [0, 1, 2]
+    assert _positions(opened.search("same", 7)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+# scores 1, 3, 0, 3, 1: the two 3 first, then of the two 1 the lower position; 0 is no hit.
+@pytest.mark.parametrize(
+    ("k", "positions"), [(1, [1]), (2, [1, 3]), (3, [1, 3, 0]), (9, [1, 3, 0, 4])]
+)
+def test_best_positions_matches_hand_value(k: int, positions: list[int]) -> None:
+    scores = np.array([1.0, 3.0, 0.0, 3.0, 1.0], dtype=np.float32)
+    assert list(bm25s_backend.best_positions(scores, k)) == positions
+
+
+def test_words_of_a_query() -> None:
+    assert retriever.words("Don't café C++ 20.04 snake_case") == [
+        *("don", "t", "cafe", "c", "20", "04", "snake", "case")
+    ]
+    assert retriever.query_words("a b a B") == ["a", "b"]
+    assert len(retriever.query_words(" ".join(map(str, range(1000))))) == 64
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_damaged_index_is_an_infrastructure_error_l8(kind: str, tmp_path: Path) -> None:
+    corpus = ListCorpus(_documents(["a cat"]))
+    library = open_library(corpus, backend=kind, cache=tmp_path)
+    del library
+    folder = next(tmp_path.glob(f"*/{kind}"))
+    for file in folder.iterdir():
+        if file.name != "manifest.json" and not file.name.startswith("."):
+            file.write_bytes(b"damaged")
+    with pytest.raises(InfrastructureError, match=str(folder)):
+        open_library(corpus, backend=kind, cache=tmp_path)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_one_retriever_serves_many_threads(kind: str, tmp_path: Path) -> None:
+    texts = [f"word{n} shared" for n in range(50)]
+    library = open_library(ListCorpus(_documents(texts)), backend=kind, cache=tmp_path)
+    found: dict[int, list[int]] = {}
+
+    def ask(number: int) -> None:
+        found[number] = _positions(library.retriever.search(f"word{number}", 1))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [number] for number in range(16)}
+
+
+def test_no_retriever_finds_nothing() -> None:
+    assert NoRetriever().search("cat", 5) == ()
