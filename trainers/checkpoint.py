@@ -47,6 +47,8 @@ class LoopState:
     """Tokens sampled in training so far."""
     elapsed_s: float
     """Seconds of training so far, over all processes that worked on the run."""
+    step_s: float
+    """Of these, seconds in rollouts and updates: evaluations and saving excluded."""
     offsets: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of each of the run's append-only files that belong to the steps done."""
     controllers: Mapping[str, Json] = field(default_factory=dict[str, Json])

@@ -28,12 +28,13 @@ from agentgym.trainers import checkpoint
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.learner import Learner, UpdateOptions
 from agentgym.trainers.models.load import load_model, resolve_policy
+from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.preset import Preset, load_preset
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream, open_sources
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
-from agentgym.trainers.world import World, join_world
+from agentgym.trainers.world import World, full_state, join_world
 
 LEAK_SAMPLE = 4_096
 """Training tasks of an unbounded split that are compared with the held-out ones at the start."""
@@ -41,8 +42,17 @@ _TAG = re.compile(r"</?[a-z_]+>")
 _CORPUS_EPISODES = 512
 """Expert episodes from which a new tokenizer learns its merges."""
 
+WARM_START = "warmstart"
+"""Folder in a run's folder: the policy after its warm start."""
+
 FRESH = LoopState(
-    next_step=0, next_draw=0, policy_version=0, sampled_tokens=0, elapsed_s=0.0, offsets={}
+    next_step=0,
+    next_draw=0,
+    policy_version=0,
+    sampled_tokens=0,
+    elapsed_s=0.0,
+    step_s=0.0,
+    offsets={},
 )
 
 
@@ -124,7 +134,10 @@ async def open_session(
         options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
     )
     if latest is None and config.warmstart.steps:
-        await _warm_start(inputs, folder, learner, renderer, progress)
+        await _warm_start(inputs, learner, renderer, progress)
+        weights = full_state(model, world) if world.size > 1 else None
+        if world.is_main:
+            save_policy(model, base, folder.path / WARM_START, weights)
     state = checkpoint.load(latest, learner) if latest is not None else FRESH
     if latest is not None and world.is_main:
         folder.truncate_to(state.offsets)
@@ -217,7 +230,7 @@ def _texts(trajectory: Trajectory) -> list[str]:
 
 
 async def _warm_start(
-    inputs: Inputs, folder: RunFolder, learner: Learner, renderer: Renderer, progress: ProgressSink
+    inputs: Inputs, learner: Learner, renderer: Renderer, progress: ProgressSink
 ) -> None:
     """Let the learner imitate the environments' experts."""
     config = inputs.config

@@ -70,7 +70,9 @@ class Summary:
     sampled_tokens: int
     """Tokens sampled in training."""
     seconds: float
-    """Seconds of training."""
+    """Seconds of training, warm start excluded."""
+    step_s: float
+    """Of these, seconds in rollouts and updates."""
     final: EvaluationResult | None
     """The last evaluation; None if none was asked for."""
 
@@ -224,7 +226,8 @@ async def record_step(
 ) -> LoopState:
     """Write the step's metrics; evaluate and save where it is time. Return the state."""
     config = session.config
-    state = dataclasses.replace(state, elapsed_s=session.elapsed_s())
+    spent = state.step_s + episodes.seconds + metrics["learn_s"]
+    state = dataclasses.replace(state, elapsed_s=session.elapsed_s(), step_s=spent)
     row = {
         "step": state.next_step,
         **episode_metrics(episodes),
@@ -344,5 +347,6 @@ async def finish_run(session: Session, state: LoopState) -> Summary:
         steps=state.next_step,
         sampled_tokens=state.sampled_tokens,
         seconds=session.elapsed_s(),
+        step_s=state.step_s,
         final=final,
     )

@@ -96,7 +96,7 @@ class SupervisedTrainer:
         self._learner = learner
         self._batch = collate_rows(rows, pad_id=pad_id)
         self._config = config
-        self._total = total_steps
+        self.total_steps = total_steps
         self._seed = seed
         # Adam's fast second moment suits the short schedule of a small model from scratch.
         optim = OptimConfig(
@@ -105,14 +105,18 @@ class SupervisedTrainer:
         self._optimizer = make_optimizer(learner.model.parameters(), optim)
         self._order: list[int] = []
 
+    def plan(self, total_steps: int) -> None:
+        """Let the schedule end after `total_steps`, those taken included."""
+        self.total_steps = total_steps
+
     def run(self, *, on_progress: OnProgress | None = None) -> float:
         """Take all steps, or as many as `max_seconds` allows; return the last loss."""
         began = time.monotonic()
         loss = float("nan")
-        while self.steps_done < self._total:
+        while self.steps_done < self.total_steps:
             loss = self.step()
             if on_progress is not None:
-                on_progress(self.steps_done, self._total, loss)
+                on_progress(self.steps_done, self.total_steps, loss)
             bound = self._config.max_seconds
             if bound is not None and time.monotonic() - began >= bound:
                 break
@@ -140,8 +144,8 @@ class SupervisedTrainer:
         step, config = self.steps_done, self._config
         if step < config.warmup_steps:
             return (step + 1) / config.warmup_steps
-        falling = max(int(self._total * config.decay_share), 1)
-        return min(1.0, max(self._total - step, 1) / falling) if config.decay_share else 1.0
+        falling = max(int(self.total_steps * config.decay_share), 1)
+        return min(1.0, max(self.total_steps - step, 1) / falling) if config.decay_share else 1.0
 
     def _next_rows(self) -> list[int]:
         count = self._batch.ids.shape[0]
