@@ -201,9 +201,6 @@ async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
             size=size or "small",
             corpus=corpus,
             tags=tags,
-            hidden=config.model.hidden_size,
-            layers=config.model.layers,
-            heads=config.model.heads,
             seed=seeding.derive(config.seed, "weights") % 2**31,
         )
     world.broadcast(None)

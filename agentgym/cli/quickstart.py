@@ -1,4 +1,4 @@
-"""`make quickstart`: warm-start a tiny model, train it with a turn-level preset, say what came of it.
+"""`make quickstart`: warm-start a tiny model, train it turn by turn, say what came of it.
 
 Environment: SEEDS (number of seeds, 1), CONTROL (1 spends the same seconds on supervised steps
 beside each seed), RUNS (where the run folders go, `runs`).

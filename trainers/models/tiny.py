@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -74,9 +74,6 @@ def build_tiny(
     corpus: Iterable[str] = (),
     tags: Sequence[str] = DEFAULT_TAGS,
     vocabulary: int | None = None,
-    hidden: int | None = None,
-    layers: int | None = None,
-    heads: int | None = None,
     seed: int = 0,
 ) -> Path:
     """Write a new tiny model to `folder` and return the folder.
@@ -127,26 +124,6 @@ def _changed(
         heads=count,
         feed_forward=shape.feed_forward * width // shape.hidden,
     )
-
-
-def _shape(
-    size: TinySize, *, hidden: int | None, layers: int | None, heads: int | None
-) -> TinyShape:
-    named = SHAPES[size]
-    width = hidden if hidden is not None else named.hidden
-    shape = replace(
-        named,
-        hidden=width,
-        layers=layers if layers is not None else named.layers,
-        heads=heads if heads is not None else named.heads,
-        feed_forward=named.feed_forward * width // named.hidden,
-    )
-    # Rotary positions turn pairs of numbers, so a head's width is even.
-    if shape.hidden % (2 * shape.heads):
-        raise ConfigError(
-            f"'heads' must divide 'hidden' into even parts (got {shape.heads!r} for {width!r})"
-        )
-    return shape
 
 
 def train_tokenizer(corpus: Iterable[str], *, tags: Sequence[str], vocabulary: int) -> Tokenizer:
