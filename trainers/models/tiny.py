@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -74,6 +74,9 @@ def build_tiny(
     corpus: Iterable[str] = (),
     tags: Sequence[str] = DEFAULT_TAGS,
     vocabulary: int | None = None,
+    hidden: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
     seed: int = 0,
 ) -> Path:
     """Write a new tiny model to `folder` and return the folder.
