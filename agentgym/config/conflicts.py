@@ -119,16 +119,6 @@ def _warmstart_path(config: RunConfig) -> Problem | None:
     )
 
 
-def _heads(config: RunConfig) -> Problem | None:
-    width, heads = config.model.hidden_size, config.model.heads
-    if width is None or heads is None or width % heads == 0:
-        return None
-    return _problem(
-        "model.heads",
-        f"'model.heads' must divide 'model.hidden_size' (got {heads!r} for {width!r})",
-    )
-
-
 def _learned_policy(config: RunConfig) -> Problem | None:
     family = config.policy.partition(":")[0]
     if family not in {"scripted", "expert", "random", "human", "openai"}:
@@ -158,7 +148,6 @@ _RULES: tuple[Rule, ...] = (
     _micro_batch,
     _warmup,
     _warmstart_path,
-    _heads,
     _learned_policy,
     _duplicate_envs,
 )

@@ -51,14 +51,18 @@ def load_config(
     file: str | Path | None = None,
     assignments: Sequence[str] = (),
     settings: object = None,
+    extra: Mapping[str, Any] | None = None,
+    is_training: bool = True,
 ) -> RunConfig:
     """Return the run that a file, plain data and `key=value` arguments describe.
 
     Args:
         file: A YAML or TOML file.
-        assignments: `key=value` texts with dotted keys; they win over the file.
+        assignments: `key=value` texts with dotted keys; they win over everything else.
         settings: A mapping (nested or with dotted keys), a dataclass or a `RunConfig`; it wins over
-            the file, and `assignments` over it.
+            the file.
+        extra: Further settings by dotted key; they win over `settings`.
+        is_training: False for an evaluation, which no contradiction of training concerns.
 
     Raises:
         InvalidInputError: With one line for each problem, all of them together.
@@ -68,6 +72,7 @@ def load_config(
     for read in (
         lambda: read_file(Path(file)) if file is not None else None,
         lambda: ParsedFile(tree=as_mapping(settings), places={}) if settings is not None else None,
+        lambda: ParsedFile(tree=extra, places={}) if extra else None,
         lambda: parse_assignments(assignments),
     ):
         try:
@@ -76,6 +81,7 @@ def load_config(
             problems.extend(error.problems)
         else:
             layers.extend([layer] if layer is not None else [])
+    unread = bool(problems)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for layer in layers:
@@ -83,10 +89,11 @@ def load_config(
         values |= flat
         places |= where
         problems.extend(found)
-    config, found = _build(values)
+    config, found = _build(values, is_training=is_training)
     problems.extend(dataclasses.replace(p, where=places.get(p.key, p.where)) for p in found)
-    if problems or config is None:
-        raise InvalidInputError(problems)
+    if problems:
+        # Of a file that could not be read nothing is known: there is no rest to look at.
+        raise InvalidInputError(problems, rest=None if unread else config)
     return config
 
 
@@ -168,8 +175,8 @@ def _inner(section: str, content: Mapping[Any, Any]) -> list[tuple[str, Any]]:
 # ------------------------------------------------------------------------- values to a RunConfig
 
 
-def _build(given: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
-    """Return the config of flat settings, or None, and everything that is wrong with them."""
+def _build(given: Mapping[str, Any], *, is_training: bool) -> tuple[RunConfig, list[Problem]]:
+    """Return the config of the settings that can be read, and all that is wrong."""
     problems: list[Problem] = []
     known: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
@@ -189,11 +196,14 @@ def _build(given: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
     if overrides:
         known["preset_overrides"] = overrides
     defaults = _defaults(known)
-    config, found = _validate({**defaults, **known}, bad={problem.key for problem in problems})
-    problems.extend(found)
-    if config is not None:
-        problems.extend(without_effect(config, _chosen(known, defaults)))
-    return (None if problems else config), problems
+    bad = {problem.key for problem in problems}
+    config, contradictions, wrong = _validate({**defaults, **known}, bad)
+    problems.extend(wrong)
+    if is_training:
+        problems.extend(contradictions)
+        chosen = [key for key in _chosen(known, defaults) if key not in bad]
+        problems.extend(without_effect(config, chosen))
+    return config, problems
 
 
 def _wrong_kind(key: str, value: Any) -> Problem | None:
@@ -259,8 +269,13 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _validate(flat: dict[str, Any], bad: set[str]) -> tuple[RunConfig | None, list[Problem]]:
-    """Return the config and what is wrong; bad values are left out to find contradictions too."""
+def _validate(
+    flat: dict[str, Any], bad: set[str]
+) -> tuple[RunConfig, list[Problem], list[Problem]]:
+    """Return the config, its contradictions, and the values that are wrong.
+
+    Wrong values are left out to find contradictions between the others too.
+    """
     problems: list[Problem] = []
     contradictions: list[Problem] = []
     for _ in range(len(flat) + 1):
@@ -276,5 +291,5 @@ def _validate(flat: dict[str, Any], bad: set[str]) -> tuple[RunConfig | None, li
             flat = {key: value for key, value in flat.items() if key not in bad}
             continue
         apart = [p for p in contradictions if not any(f"'{key}'" in p.text for key in bad)]
-        return config, [*problems, *apart]
+        return config, apart, problems
     raise ConfigError("a config could not be validated: " + "; ".join(map(str, problems)))

@@ -9,21 +9,78 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from agentgym import registry
+from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import Device, RunConfig
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.records import Json, Task
-from agentgym.suites import LeakError, Suite, check_leaks, load_suite
+from agentgym.suites import LeakError, Suite, check_leaks, list_suites, load_suite
 
 TINY_SIZES = ("small", "base", "large")
-_MOST_TRAINING_TASKS = 20_000
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_MOST_TRAINING_TASKS = 4_096
 """Training tasks compared with the held-out ones at the start; more would take too long."""
+
+
+def checked_config(
+    *,
+    file: str | Path | None = None,
+    assignments: Sequence[str] = (),
+    settings: object = None,
+    extra: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Return the config of a new run, looked at against everything that can be known before it.
+
+    Takes what `load_config` takes. What could not be read is reported together with what is wrong
+    with the rest.
+
+    Raises:
+        InvalidInputError: With one line for each problem.
+    """
+    problems: list[Problem] = []
+    try:
+        config = load_config(file=file, assignments=assignments, settings=settings, extra=extra)
+    except InvalidInputError as error:
+        if not isinstance(error.rest, RunConfig):
+            raise
+        config = error.rest
+        problems.extend(error.problems)
+    known = {problem.key.partition(".")[0] for problem in problems}
+    try:
+        preflight(config, run_dir=run_path(config))
+    except InvalidInputError as error:
+        # A setting that could not be read stands at its default: nothing to say about that.
+        problems.extend(problem for problem in error.problems if problem.key not in known)
+    if problems:
+        raise InvalidInputError(problems)
+    return config
+
+
+def run_path(config: RunConfig) -> Path:
+    """Return the folder that a new run of `config` takes.
+
+    Raises:
+        InvalidInputError: If several processes would each choose their own.
+    """
+    # Imported here: the folder reads configs.
+    from agentgym.runs.folder import next_free
+
+    if config.run_dir:
+        return Path(config.run_dir).expanduser()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        text = "several processes need to be told one folder: give 'run_dir'"
+        raise InvalidInputError([Problem(key="run_dir", text=text)])
+    names = "-".join(source.name.rpartition("/")[2] for source in config.envs[:2])
+    return next_free(f"{names or 'run'}-{Path(config.preset).stem}")
 
 
 def preflight(config: RunConfig, *, run_dir: Path | None = None) -> None:
@@ -65,11 +122,29 @@ def source_problems(config: RunConfig) -> Iterator[Problem]:
 def split_problems(name: str, kwargs: dict[str, Json], split: str) -> Iterator[Problem]:
     """Yield what is wrong with one split of one suite or environment."""
     try:
+        suite = load_suite(name) if name in list_suites() else None
+        env_id = suite.env_id if suite is not None else name
+        if env_id in registry.list_envs():
+            wrong = list(argument_problems(env_id, kwargs))
+            yield from wrong
+            if wrong:
+                return
+            registry.make(env_id, **kwargs).close()
         load_suite(name, env_kwargs=kwargs).task(split, 0)
-    except AgentGymError as error:
-        yield Problem(key="envs", text=_one_line(error))
-    except TypeError as error:  # an argument that the constructor does not take
-        yield Problem(key="envs", text=f"{name}: {_one_line(error)}")
+    except (AgentGymError, ValueError, TypeError) as error:  # the constructor's own words
+        text = _one_line(error)
+        yield Problem(key="envs", text=text if name in text else f"{name}: {text}")
+
+
+def argument_problems(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each argument that an environment's constructor does not take."""
+    known = inspect.signature(registry.load(env_id)).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for key in kwargs:
+        if key not in known:
+            text = f"{env_id} takes no argument {key!r}{nearest(key, known)}"
+            yield Problem(key="envs", text=text)
 
 
 def evaluates(config: RunConfig) -> bool:
@@ -137,8 +212,8 @@ def _folder_problems(policy: str) -> Iterator[Problem]:
             f"{policy!r} has no .safetensors weights; other formats can run code and are not read"
         )
         yield Problem(key="policy", text=text)
-    if not (folder / "tokenizer.json").is_file():
-        yield Problem(key="policy", text=f"{policy!r} has no tokenizer.json")
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        yield Problem(key="policy", text=f"{policy!r} has no tokenizer ({', '.join(_TOKENIZERS)})")
 
 
 def preset_problems(config: RunConfig) -> Iterator[Problem]:

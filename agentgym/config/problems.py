@@ -30,6 +30,8 @@ class Problem:
 class InvalidInputError(ConfigError):
     """Everything that is wrong with a user's input, reported together."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], *, rest: object = None) -> None:
         self.problems = tuple(problems)
+        # What could be understood without the wrong settings, so that it can be checked too.
+        self.rest = rest
         super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -246,14 +246,8 @@ class CheckpointConfig(Section):
 
 
 class ModelConfig(Section):
-    """The model's size, where it is built here, and what of it is trained."""
+    """What of the model is trained, and how."""
 
-    hidden_size: Positive | None = None
-    """Width of a `tiny` model; none takes that of its size."""
-    layers: Positive | None = None
-    """Layers of a `tiny` model; none takes those of its size."""
-    heads: Positive | None = None
-    """Attention heads of a `tiny` model; none takes those of its size."""
     lora_rank: NotNegative = 0
     """Rank of low-rank adapters, which are then all that is trained; 0 trains every weight."""
     lora_alpha: PositiveFloat | None = None

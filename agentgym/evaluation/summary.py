@@ -208,6 +208,7 @@ def _labels(task: Task) -> frozenset[str]:
     labels = {f"suite={task.suite or task.env_id}", *(f"tag={tag}" for tag in task.tags)}
     if task.difficulty is not None:
         labels.add(f"level={task.difficulty:g}")
+        labels.discard(f"tag=level-{task.difficulty:g}")  # the same tasks under another name
     return frozenset(labels)
 
 

@@ -47,11 +47,12 @@ class RunFolder:
             folder.append_metrics({"step": 0, "outcome": 0.25})
     """
 
-    def __init__(self, path: Path, config: RunConfig) -> None:
+    def __init__(self, path: Path, config: RunConfig, *, is_writer: bool = True) -> None:
         self.path = path
         self.config = config
-        self._lock = _take_lock(path)
-        self._writers = {name: LineWriter(path / f"{name}.jsonl") for name in STREAMS}
+        self._lock = _take_lock(path) if is_writer else -1
+        names = STREAMS if is_writer else ()
+        self._writers = {name: LineWriter(path / f"{name}.jsonl") for name in names}
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
@@ -69,6 +70,11 @@ class RunFolder:
         except OSError as error:
             raise DiskError(f"the run folder {path} cannot be made ({error.strerror})") from error
         return folder
+
+    @classmethod
+    def follow(cls, path: Path, config: RunConfig) -> Self:
+        """Return the folder of a run that another process writes: paths only, no lock."""
+        return cls(path, config, is_writer=False)
 
     @classmethod
     def open(cls, path: Path, config: RunConfig | None = None) -> Self:

@@ -126,6 +126,17 @@ def read_lines(path: Path, *, start: int = 0) -> Iterator[str]:
                 yield line[:-1].decode()
 
 
+def torn_bytes(path: Path) -> int:
+    """Return the length of a record that was being written when its writer was killed."""
+    if not path.exists():
+        return 0
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.fstat(file).st_size - _whole_bytes(file)
+    finally:
+        os.close(file)
+
+
 def _whole_bytes(file: int) -> int:
     """Return the bytes up to and with the last line break."""
     end = os.fstat(file).st_size

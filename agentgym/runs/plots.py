@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,12 @@ def draw_runs(paths: Sequence[Path], stem: Path) -> tuple[Path, Path]:
         # No date inside: equal curves give equal files.
         figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else None)
     return files
+
+
+def draw_if_any(path: Path) -> None:
+    """Draw a run's curves into its folder, where there is something to draw and to draw with."""
+    with contextlib.suppress(ConfigError, MissingExtraError):
+        draw_runs([path], path / "curves")
 
 
 def _figure(count: int) -> Any:

@@ -1,0 +1,1 @@
+"""The command line. `agentgym.cli.main:main` is its entry point."""

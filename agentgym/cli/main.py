@@ -1,0 +1,118 @@
+"""The command `agentgym`: its sub-commands, and what becomes of an error.
+
+Exit codes: 0 done, 1 the work failed or was interrupted, 2 the user's input is wrong. Wrong input
+is one line for each problem on standard error, never a traceback. Commands import what they need
+when they run, so that `agentgym --help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import click
+import typer
+
+import agentgym
+from agentgym.cli import doctor, environments, evaluate, inspect, presets, scaffolding, tasks, train
+from agentgym.cli.output import complain
+from agentgym.errors import (
+    AgentGymError,
+    ConfigError,
+    MissingExtraError,
+    RegistryError,
+    TaskError,
+)
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+_TRACEBACK = "AGENTGYM_TRACEBACK"
+
+app = typer.Typer(
+    name="agentgym",
+    help="A multi-turn RL gym and trainer for language-model agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(environments.app, name="envs")
+app.add_typer(tasks.app, name="tasks")
+app.add_typer(presets.app, name="presets")
+app.command("init")(scaffolding.init)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("compare")(inspect.compare)
+app.command("view")(inspect.view)
+app.command("plot")(inspect.plot)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(agentgym.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A multi-turn RL gym and trainer for language-model agents."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: What follows the command's name; by default this process's own.
+    """
+    try:
+        result = app(
+            args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False
+        )
+    except click.exceptions.Abort:
+        complain("interrupted")
+        return FAILED
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        complain(f"{error.format_message()} (--help shows what there is)")
+        return WRONG_INPUT
+    except (ConfigError, TaskError, RegistryError, MissingExtraError) as error:
+        complain(str(error))
+        return WRONG_INPUT
+    except AgentGymError as error:
+        complain(_failed(error))
+        return FAILED
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return FAILED
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+        return DONE
+    except Exception as error:  # noqa: BLE001 - the boundary of the command line
+        complain(_failed(error))
+        return FAILED
+    return result if isinstance(result, int) else DONE
+
+
+def _failed(error: Exception) -> str:
+    """Return one line for a failure, or the whole traceback where that is asked for."""
+    if os.environ.get(_TRACEBACK):
+        return "".join(traceback.format_exception(error)).rstrip()
+    text = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {text} ({_TRACEBACK}=1 shows where)"
+
+
+def run() -> None:
+    """Run the command line and end the process."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

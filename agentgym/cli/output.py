@@ -1,0 +1,52 @@
+"""What the commands print: tables, JSON, and text of agents made harmless."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentgym.runs.text import plain
+
+
+def console() -> Console:
+    """Return a console on standard output, which is looked up now and not at import."""
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def error_console() -> Console:
+    """Return a console on standard error."""
+    return Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+
+
+def say(text: str = "") -> None:
+    """Print text that may come from an agent, unwrapped; only line breaks and tabs act."""
+    sys.stdout.write(plain(text) + "\n")
+
+
+def complain(text: str) -> None:
+    """Print each line of an error on standard error."""
+    sys.stderr.write(plain(text) + "\n")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON that other programs can read."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True, default=str) + "\n")
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """Print a table; cells may come from an agent."""
+    table = Table(title=Text(title) if title else None, title_justify="left")
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    out = console()
+    if not out.is_terminal:  # a pipe has no width: nothing is folded
+        out.width = 4_000
+    out.print(table)

@@ -1,0 +1,117 @@
+"""`agentgym init`: a new environment package that works at once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentgym.cli.output import say
+from agentgym.errors import ConfigError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = ["agentgym-rl-kit"]
+
+[project.entry-points."agentgym.envs"]
+"{name}/backwards-v0" = "{name}.env:BackwardsEnv"
+
+[tool.hatch.build.targets.wheel]
+packages = ["{name}"]
+"""
+
+_PACKAGE = '"""Environments of {name}."""\n'
+
+_ENV = '''\
+"""`{name}/backwards-v0`: write a word backwards."""
+
+from agentgym import Task, TextEnv
+
+
+class BackwardsEnv(TextEnv):
+    system_prompt = "Write the word backwards, and nothing else."
+
+    def sample_task(self, rng):
+        word = "".join(rng.sample("abcdefghijklmnopqrstuvwxyz", 6))
+        return Task(id=word, env_id=self.env_id, prompt=word, answers=(word[::-1],))
+
+    def start(self, task, rng):
+        return task.prompt
+
+    def respond(self, action):
+        return self.finish(outcome=float(action.strip() == self.task.answers[0]))
+
+    def expert(self):
+        return self.task.answers[0]
+'''
+
+_TEST = '''\
+"""The environment keeps the contract, and its expert solves it."""
+
+import agentgym
+
+ENV = "{name}/backwards-v0"
+
+
+def test_environment_keeps_the_contract():
+    agentgym.check_env(ENV)
+
+
+def test_expert_solves_every_task():
+    episodes = agentgym.rollout(ENV, "expert", tasks=10)
+    assert [episode.outcome for episode in episodes] == [1.0] * 10
+'''
+
+_README = """\
+# {name}
+
+An environment package for AgentGym.
+
+    pip install -e .
+    agentgym envs play {name}/backwards-v0 --expert
+    agentgym envs check {name}/backwards-v0
+    agentgym train {name}/backwards-v0 --dry-run
+"""
+
+FILES = {
+    "pyproject.toml": _PYPROJECT,
+    "README.md": _README,
+    "{name}/__init__.py": _PACKAGE,
+    "{name}/env.py": _ENV,
+    "tests/test_env.py": _TEST,
+}
+"""Path in the new folder -> its text."""
+
+
+def init(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the package: a lower-case word.")
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to make it; a folder of that name by default.")
+    ] = None,
+) -> None:
+    """Make a new environment package: environment, entry point, test."""
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise ConfigError(f"a package's name is a lower-case word such as 'my_envs' (got {name!r})")
+    target = folder if folder is not None else Path(name)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} exists and is not an empty folder; give another --folder")
+    for path, text in FILES.items():
+        file = target / path.format(name=name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.format(name=name), encoding="utf-8")
+    say(f"made {target}; next:")
+    say(f"  pip install -e {target}\n  agentgym envs play {name}/backwards-v0 --expert")

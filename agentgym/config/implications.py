@@ -1,0 +1,168 @@
+"""What a config implies before it is run: episodes, tokens, memory, staleness."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgym import registry
+from agentgym.config.schema import Device, Precision, RunConfig
+from agentgym.errors import AgentGymError
+from agentgym.limits import Limits
+from agentgym.suites import load_suite
+
+_TINY_PARAMETERS: Mapping[str, float] = {"small": 0.4e6, "base": 3.5e6, "large": 21e6}
+_SMOLLM2_PARAMETERS = 134.5e6
+_ADAM_BYTES = 8  # two float32 moments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implication:
+    """One line of a dry run.
+
+    Example:
+        Implication(name="episodes a step", value="16 tasks x 8 = 128")
+    """
+
+    name: str
+    """What it is about."""
+    value: str
+    """What the config implies."""
+
+
+def implications(config: RunConfig) -> list[Implication]:
+    """Return what `config` implies, for a person."""
+    limits = episode_limits(config)
+    episodes = config.rollout.groups_per_step * config.rollout.group_size
+    tokens = most_tokens(limits, config.rollout.max_new_tokens)
+    updates = config.optim.epochs * config.optim.minibatches
+    found = [
+        ("episodes a step", _episodes_line(config)),
+        ("episodes in all", f"{episodes * config.steps:,} in {config.steps} steps"),
+        ("turns an episode", f"at most {limits.max_turns}" if limits.max_turns else "no bound"),
+        ("sampled tokens", _tokens_line(tokens, episodes, config.steps)),
+        ("updates", f"{updates} a step, {updates * config.steps} in all"),
+        ("staleness", _staleness_line(config, updates)),
+        ("evaluation", _evaluation_line(config)),
+        ("memory", _memory_line(config)),
+        ("ends after", _end_line(config)),
+    ]
+    return [Implication(name=name, value=value) for name, value in found]
+
+
+def episode_limits(config: RunConfig) -> Limits:
+    """Return the loosest bounds of an episode over the run's environments."""
+    found: list[Limits] = []
+    for source in config.envs:
+        try:
+            suite = load_suite(source.name)
+            env = registry.make(suite.env_id, **{**suite.env_kwargs, **source.kwargs}).unwrapped
+        except (AgentGymError, TypeError):  # `preflight` has said it; a dry run goes on
+            continue
+        found.append(getattr(env, "limits", Limits()).merged(config.limits.to_limits()))
+        env.close()
+    turns = [limits.max_turns for limits in found]
+    tokens = [limits.max_tokens for limits in found]
+    return Limits(
+        max_turns=None if None in turns or not turns else max(t for t in turns if t),
+        max_tokens=None if None in tokens or not tokens else max(t for t in tokens if t),
+    )
+
+
+def most_tokens(limits: Limits, max_new_tokens: int) -> int | None:
+    """Return the most tokens that one episode can sample, None without bound."""
+    by_turns = limits.max_turns * max_new_tokens if limits.max_turns is not None else None
+    bounds = [bound for bound in (by_turns, limits.max_tokens) if bound is not None]
+    return min(bounds, default=None)
+
+
+def _episodes_line(config: RunConfig) -> str:
+    groups, size = config.rollout.groups_per_step, config.rollout.group_size
+    live = min(groups * size, config.rollout.max_concurrent)
+    return f"{groups} tasks x {size} = {groups * size}, {live} live at once"
+
+
+def _tokens_line(tokens: int | None, episodes: int, steps: int) -> str:
+    if tokens is None:
+        return "no bound: set 'limits.max_turns' or 'limits.max_tokens'"
+    a_step = tokens * episodes
+    return f"at most {tokens:,} an episode, {a_step:,} a step, {a_step * steps:,} in all"
+
+
+def _staleness_line(config: RunConfig, updates: int) -> str:
+    if config.rollout.max_staleness:
+        return f"episodes may be {config.rollout.max_staleness} updates old"
+    if updates == 1:
+        return "none: every episode is trained on with the weights that sampled it"
+    return f"none between steps; within a step the last of {updates} updates is {updates - 1} ahead"
+
+
+def _evaluation_line(config: RunConfig) -> str:
+    settings = config.eval
+    between = (config.steps - 1) // settings.every if settings.every else 0
+    count = settings.at_start + between + settings.at_end
+    if count == 0:
+        return "none"
+    return (
+        f"{count} times {settings.tasks} tasks x {settings.attempts} of split {settings.split!r}, "
+        f"temperature {settings.temperature:g}"
+    )
+
+
+def _end_line(config: RunConfig) -> str:
+    ends = [f"{config.steps} steps"]
+    if config.budget.minutes is not None:
+        ends.append(f"{config.budget.minutes:g} minutes")
+    if config.budget.tokens is not None:
+        ends.append(f"{config.budget.tokens:,} sampled tokens")
+    return " or ".join(ends)
+
+
+def _memory_line(config: RunConfig) -> str:
+    parameters = parameter_count(config.policy)
+    if parameters is None:
+        return "not known: the size of the model is not known here"
+    word = 2 if config.optim.dtype is Precision.BFLOAT16 else 4
+    if config.optim.dtype is Precision.AUTO and config.optim.device is Device.CUDA:
+        word = 2
+    trained = parameters if config.model.lora_rank == 0 else parameters * 0.01
+    fixed = parameters * word + trained * (word + _ADAM_BYTES)
+    return (
+        f"about {_bytes(fixed)} for {parameters / 1e6:,.1f} million weights, gradients and "
+        f"AdamW; activations of {config.optim.micro_batch_tokens:,} tokens and the cache of "
+        "live episodes come on top"
+    )
+
+
+def parameter_count(policy: str) -> float | None:
+    """Return the number of weights of a policy by its name, None where it is not known."""
+    family, _, size = policy.partition(":")
+    if family == "tiny":
+        return _TINY_PARAMETERS.get(size or "small")
+    if family == "smollm2":
+        return _SMOLLM2_PARAMETERS
+    files = sorted(Path(policy).expanduser().glob("*.safetensors"))
+    counts = [_weights_in(file) for file in files]
+    return sum(counts) if counts else None
+
+
+def _weights_in(file: Path) -> float:
+    """Return the number of weights in a safetensors file, from its header."""
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header: dict[str, Any] = json.loads(stream.read(length))
+    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+    return float(sum(math.prod(shape) for shape in shapes))
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,372 @@
+"""The Python door: `rollout`, `evaluate`, `train`. The command line goes through it too.
+
+What lives in `agentgym.trainers` is reached by name when it is needed: the core imports no part,
+and `import agentgym` loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from agentgym import seeding
+from agentgym.blocking import run_coroutine
+from agentgym.config.loading import load_config
+from agentgym.config.preflight import checked_config, policy_problems, run_path, split_problems
+from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.schema import EvalConfig, ModelConfig, Precision, RolloutConfig, RunConfig
+from agentgym.engine import Engine, GroupSpec
+from agentgym.errors import MissingExtraError
+from agentgym.evaluation.evaluator import OnEpisode, choose_tasks, evaluate_policy
+from agentgym.evaluation.result import EvaluationResult
+from agentgym.limits import Limits
+from agentgym.policies.expert import ExpertPolicy
+from agentgym.policy import Policy
+from agentgym.records import Json, Sampling, Task, Trajectory
+from agentgym.renderer.base import History
+from agentgym.runs.folder import RunFolder, read_config
+from agentgym.runs.progress import ProgressSink, Silent
+from agentgym.suites import TRAIN, load_suite
+
+T = TypeVar("T")
+
+RESUMABLE = frozenset(
+    {
+        "steps",
+        "run_dir",
+        "allow_leak",
+        "rollout.max_concurrent",
+        "rollout.retries",
+        "optim.micro_batch_tokens",
+        "optim.device",
+    }
+)
+"""Settings that a resumed run may change, beside the sections `eval`, `budget`, `checkpoint`."""
+_RESUMABLE_SECTIONS = ("eval.", "budget.", "checkpoint.")
+
+
+# ---------------------------------------------------------------------------------- rollout
+
+
+def rollout(
+    env: str,
+    policy: Policy | str,
+    *,
+    tasks: Sequence[Task] | int = 1,
+    group_size: int = 1,
+    split: str = TRAIN,
+    env_kwargs: Mapping[str, Json] | None = None,
+    sampling: Sampling | None = None,
+    limits: Limits | None = None,
+    max_concurrent: int = 64,
+    seed: int = 0,
+) -> tuple[Trajectory, ...]:
+    """Run episodes of an environment or a suite and return their records.
+
+    Args:
+        env: Id of an environment, or name of a suite.
+        policy: A policy, or its name as on the command line.
+        tasks: What to ask, or how many tasks to take from `split`.
+        group_size: Episodes of each task, from the same start.
+        split: Which split of the suite.
+        env_kwargs: Arguments of the environment's constructor.
+        sampling: How each turn is drawn.
+        limits: Bounds, beside the environment's own.
+        max_concurrent: Live episodes at most.
+        seed: Seed of the episodes.
+
+    Raises:
+        ConfigError: If the environment, the suite or the policy is unknown.
+
+    Example:
+        rollout("math/arithmetic-v0", "expert", tasks=3)[0].outcome
+    """
+    kwargs = dict(env_kwargs or {})
+    chosen = tasks
+    if isinstance(chosen, int):
+        chosen = load_suite(env, env_kwargs=kwargs).tasks(split, limit=chosen)
+    specs = [
+        GroupSpec(
+            id=f"rollout-{number}",
+            task=task,
+            size=group_size,
+            seed=seeding.derive("rollout", seed, task.id),
+            env_kwargs=kwargs,
+            sampling=sampling if sampling is not None else RolloutConfig().sampling(),
+            limits=limits if limits is not None else Limits(),
+        )
+        for number, task in enumerate(chosen)
+    ]
+    opened = policy if not isinstance(policy, str) else open_policy(policy)
+
+    async def run() -> tuple[Trajectory, ...]:
+        async with Engine(opened, max_concurrent=max_concurrent) as engine:
+            groups = await engine.run_groups(specs)
+        if isinstance(policy, str):
+            await opened.aclose()
+        return tuple(trajectory for group in groups for trajectory in group.trajectories)
+
+    return run_coroutine(run())
+
+
+# --------------------------------------------------------------------------------- evaluate
+
+
+def evaluate(
+    env: str | Mapping[str, Mapping[str, Json]],
+    policy: Policy | str,
+    *,
+    settings: EvalConfig | None = None,
+    limits: Limits | None = None,
+    history: History = History.VERBATIM,
+    max_concurrent: int = 64,
+    retries: int = 2,
+    name: str = "evaluation",
+    on_episode: OnEpisode | None = None,
+) -> EvaluationResult:
+    """Evaluate a policy on held-out tasks and return means with intervals, and pass@k.
+
+    Args:
+        env: An environment or a suite, or several with the arguments of their environments.
+        policy: A policy, or its name as on the command line.
+        settings: Tasks, attempts, split, seed and evaluation's own sampling.
+        limits: Bounds, beside the environment's own.
+        history: How earlier turns enter the next prompt.
+        max_concurrent: Live episodes at most.
+        retries: Further tries of an episode whose infrastructure failed.
+        name: Names the result.
+        on_episode: Called with each record when its episode ends.
+
+    Raises:
+        ConfigError: If something that is named is unknown.
+
+    Example:
+        evaluate("math/arithmetic", "runs/first", settings=EvalConfig(attempts=4)).outcome.low
+    """
+    settings = settings if settings is not None else EvalConfig()
+    sources: dict[str, Mapping[str, Json]] = {env: {}} if isinstance(env, str) else dict(env)
+    problems = [
+        problem
+        for source, kwargs in sources.items()
+        for problem in split_problems(source, dict(kwargs), settings.split)
+    ]
+    if isinstance(policy, str):
+        problems += policy_problems(str(model_folder(policy)), trained=False)
+    if problems:
+        raise InvalidInputError(problems)
+    tasks = choose_tasks(sources, split=settings.split, count=settings.tasks, seed=settings.seed)
+    opened = policy if not isinstance(policy, str) else open_policy(policy, history=history)
+
+    async def run() -> EvaluationResult:
+        async with Engine(opened, max_concurrent=max_concurrent, retries=retries) as engine:
+            result = await evaluate_policy(
+                engine,
+                tasks,
+                settings,
+                name=name,
+                limits=limits,
+                suites=tuple(sources),
+                on_episode=on_episode,
+            )
+        if isinstance(policy, str):
+            await opened.aclose()
+        return result
+
+    return run_coroutine(run())
+
+
+def model_folder(policy: str) -> str | Path:
+    """Return the model folder inside a run's folder, or `policy` itself where it is no run."""
+    inside = Path(policy) / "policy"
+    return inside if (Path(policy) / "config.yaml").is_file() and inside.is_dir() else policy
+
+
+def open_policy(policy: str, *, history: History = History.VERBATIM) -> Policy:
+    """Return a policy that acts, by its name as on the command line.
+
+    Args:
+        policy: `expert`, `smollm2`, a transformers folder, or a run's folder.
+        history: How earlier turns enter the next prompt.
+
+    Raises:
+        ConfigError: If it is unknown, or knows nothing before it is trained.
+        MissingExtraError: If it needs torch, which is not installed.
+    """
+    if policy == "expert":
+        return cast("Policy", ExpertPolicy())
+    if policy.partition(":")[0] == "tiny":
+        text = f"a new {policy!r} model knows nothing; give the folder of a run or of a model"
+        raise InvalidInputError([Problem(key="policy", text=text)])
+    spec = str(model_folder(policy))
+    problems = list(policy_problems(spec, trained=False))
+    if problems:
+        raise InvalidInputError(problems)
+    models = _part("agentgym.trainers.models.load")
+    torch = _part("torch")
+    folder: Path = models.resolve_policy(spec)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = models.load_model(folder, ModelConfig(), dtype=Precision.AUTO, device=device)
+    renderer = _part("agentgym.renderer.folder").load_renderer(folder, history=history)
+    make: Any = _part("agentgym.policies.transformers").TransformersPolicy
+    return make(model, renderer, policy_id=policy)
+
+
+def _part(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("agentgym"):
+            raise
+        raise MissingExtraError("a model in this process", extra="train") from error
+
+
+# ------------------------------------------------------------------------------------ train
+
+
+def train(
+    settings: object = None,
+    *,
+    config_file: str | Path | None = None,
+    resume: str | Path | None = None,
+    progress: ProgressSink | None = None,
+    **options: Any,
+) -> Any:
+    """Train an agent and return a summary: the run's folder, steps, the last evaluation.
+
+    Args:
+        settings: A `RunConfig`, a mapping (nested or with dotted keys) or a dataclass.
+        config_file: A YAML or TOML file; `settings` win over it.
+        resume: Folder of a run to go on with; other settings may then only change what a resumed
+            run may change.
+        progress: Who is told how it goes.
+        **options: Further settings; a dot is written as two underscores.
+
+    Raises:
+        InvalidInputError: With everything that is wrong with the input; nothing has started then.
+        KeyboardInterrupt: If it is interrupted; the state after the last whole step is saved.
+
+    Example:
+        train({"envs": ["math/arithmetic"], "steps": 50}, optim__learning_rate=1e-4)
+    """
+    extra = {key.replace("__", "."): value for key, value in options.items()}
+    if resume is not None:
+        config = resumed_config(Path(resume), settings=settings, extra=extra)
+        return run_training(config, Path(resume), is_resumed=True, progress=progress)
+    config = checked_config(file=config_file, settings=settings, extra=extra)
+    return run_training(config, run_path(config), is_resumed=False, progress=progress)
+
+
+def resumed_config(
+    path: Path,
+    *,
+    assignments: Sequence[str] = (),
+    settings: object = None,
+    extra: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Return the config of the run in a folder, with what a resumed run may change changed.
+
+    Raises:
+        ConfigError: If the folder holds no run.
+        InvalidInputError: If another setting differs from the stored one.
+    """
+    stored = read_config(path)
+    wanted = load_config(
+        file=path / "config.yaml", settings=settings, extra=extra, assignments=assignments
+    )
+    before, after = _flat(stored), _flat(wanted)
+    problems = [
+        Problem(
+            key=key,
+            text=f"{key!r} cannot change in a resumed run (it is {before[key]!r}, got "
+            f"{after[key]!r}); start a new run for it",
+        )
+        for key in before
+        if before[key] != after[key]
+        and key not in RESUMABLE
+        and not key.startswith(_RESUMABLE_SECTIONS)
+    ]
+    if problems:
+        raise InvalidInputError(problems)
+    return wanted
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in config.to_dict().items():
+        if isinstance(value, dict) and name != "preset_overrides":
+            inner = cast("dict[str, Any]", value)
+            flat |= {f"{name}.{key}": content for key, content in inner.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def run_training(
+    config: RunConfig, path: Path, *, is_resumed: bool, progress: ProgressSink | None = None
+) -> Any:
+    """Train what `config` says in the folder `path`, which `preflight` has looked at."""
+    setup, loop = _part("agentgym.trainers.setup"), _part("agentgym.trainers.loop")
+    sink = progress if progress is not None else Silent()
+    inputs = setup.check_inputs(config)
+
+    async def run(folder: RunFolder) -> Any:
+        session = await setup.open_session(inputs, folder, progress=sink, is_resumed=is_resumed)
+        sink.on_phase("train", config.steps - session.state.next_step)
+        return await loop.run_loop(session)
+
+    with _open_folder(path, config, is_resumed=is_resumed) as folder:
+        summary = run_interruptible(run(folder))
+        if int(os.environ.get("RANK", "0")) == 0:
+            write_report(folder.path)
+        return summary
+
+
+def _open_folder(path: Path, config: RunConfig, *, is_resumed: bool) -> RunFolder:
+    if int(os.environ.get("RANK", "0")) > 0:
+        return RunFolder.follow(path, config)
+    return RunFolder.open(path, config) if is_resumed else RunFolder.create(path, config)
+
+
+def write_report(path: Path) -> None:
+    """Write `report.md` and the curves of a run's folder, as far as it has got."""
+    from agentgym.runs.folder import write_atomic
+    from agentgym.runs.plots import draw_if_any
+    from agentgym.runs.report import report_text
+
+    draw_if_any(path)
+    write_atomic(path / "report.md", report_text(path))
+
+
+def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; the first Ctrl-C or SIGTERM cancels it, so that it can save, a second one kills.
+
+    Raises:
+        KeyboardInterrupt: If it was interrupted.
+    """
+    with _terminate_like_interrupt():
+        return run_coroutine(work)
+
+
+@contextmanager
+def _terminate_like_interrupt() -> Generator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals belong to the main thread
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+__all__ = ["evaluate", "open_policy", "rollout", "train"]
