@@ -1,4 +1,10 @@
-"""Sandboxes: where programs that an agent wrote are run."""
+"""Sandboxes, where programs that an agent wrote are run: name -> `module:Class`, best first."""
 
 if __name__ != "agentgym.sandbox":
     raise ImportError("import agentgym.sandbox, not sandbox: else each class exists twice")
+
+BACKENDS: dict[str, str] = {
+    "bubblewrap": "agentgym.sandbox.bubblewrap:BubblewrapSandbox",
+    "docker": "agentgym.sandbox.docker:DockerSandbox",
+    "subprocess": "agentgym.sandbox.subprocess:SubprocessSandbox",
+}

@@ -195,6 +195,9 @@ class Sandbox(ABC):
     """Absolute path of the work folder as the programs in the box see it."""
     limits: SandboxLimits
 
+    def __init__(self, limits: SandboxLimits | None = None) -> None:
+        self.limits = limits or SandboxLimits()
+
     @abstractmethod
     async def start(self) -> None:
         """Bring the box up. Starting twice is no error.

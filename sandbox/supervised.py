@@ -77,7 +77,7 @@ class SupervisedSandbox(Sandbox):
     """A box whose first program is our supervisor."""
 
     def __init__(self, limits: SandboxLimits | None = None) -> None:
-        self.limits = limits or SandboxLimits()
+        super().__init__(limits)
         self.work_dir = "/box"
         self._channel: Channel | None = None
         self._lock = asyncio.Lock()
