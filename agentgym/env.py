@@ -7,7 +7,7 @@ Environments with tools derive from `agentgym.tool_env.ToolEnv`.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -135,6 +135,12 @@ class TextEnv(gymnasium.Env[str, str]):
     """Bounds that the environment's author recommends; a run may tighten them."""
     null_score: float = 0.0
     """Most that an agent reaches which does not try: silent, constant, random."""
+    null_score_reason: str = ""
+    """Why `null_score` is above 0.2, from the number of possible answers; else empty."""
+    expert_score: float = 0.95
+    """Least mean outcome of the scripted expert, if there is one."""
+    answer_shown_reason: str = ""
+    """Why a gold answer may be read before it is earned, such as a choice of two; else empty."""
     reward_weights: ClassVar[Mapping[str, float]] = {}
     """Weight of each named part in `step`'s reward."""
 
@@ -174,6 +180,12 @@ class TextEnv(gymnasium.Env[str, str]):
             NotImplementedError: If the environment ships no expert.
         """
         raise NotImplementedError(f"{self.env_id} ships no scripted expert")
+
+    def extra_probes(self) -> Mapping[str, Callable[[Any, str, random.Random], str]]:
+        """Return more ways to cheat that `check_env` tries: name -> (environment, last observation,
+        generator) -> action. None of them may score more than `null_score`.
+        """
+        return {}
 
     # -- what the engine and Gymnasium call ------------------------------------------------
 

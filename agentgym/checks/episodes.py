@@ -15,7 +15,7 @@ from agentgym import seeding
 from agentgym.env import Action
 from agentgym.protocols.base import ActionProtocol
 from agentgym.protocols.plain import PlainText
-from agentgym.records import Json, Task
+from agentgym.records import FinishReason, Json, Task
 from agentgym.tools import Tool
 
 DEFAULT_MAX_TURNS = 16
@@ -142,8 +142,7 @@ def echo_as_answer(env: Any, observation: str, rng: random.Random) -> str:
 def oversize(env: Any, observation: str, rng: random.Random) -> str:
     """Answer with far too much."""
     unit = "".join(rng.choice("0123456789 abcdefghij\n") for _ in range(97))
-    answer = protocol_of(env).format_answer(unit * (OVERSIZE_CHARS // len(unit)))
-    return answer
+    return protocol_of(env).format_answer(unit * (OVERSIZE_CHARS // len(unit)))
 
 
 def wait(env: Any, observation: str, rng: random.Random) -> str:
@@ -185,7 +184,7 @@ def random_arguments(tool: Tool, rng: random.Random) -> dict[str, Json]:
     return {
         name: _random_value(schema, definitions, rng)
         for name, schema in properties.items()
-        if name in required or rng.random() < 0.5  # noqa: PLR2004 - a coin
+        if name in required or rng.random() < 0.5
     }
 
 
@@ -193,7 +192,7 @@ _SAMPLES: Mapping[str, Callable[[random.Random], Json]] = {
     "string": lambda rng: rng.choice(["1", "7*8", "print(1)", "yes", "the", "a b c"]),
     "integer": lambda rng: rng.randrange(-3, 10),
     "number": lambda rng: rng.uniform(-3, 10),
-    "boolean": lambda rng: rng.random() < 0.5,  # noqa: PLR2004 - a coin
+    "boolean": lambda rng: rng.random() < 0.5,
     "null": lambda rng: None,
 }
 
@@ -239,6 +238,4 @@ def wilson(mean: float, count: int) -> tuple[float, float]:
 
 def as_cut_off(action: str) -> Action:
     """Return `action` as a policy gives it that was cut off by length."""
-    from agentgym.records import FinishReason
-
     return Action(action, finish_reason=FinishReason.LENGTH)

@@ -121,9 +121,7 @@ class _Check:
             finding = Finding(name=self._name, verdict=Verdict.SKIPPED, message=str(error))
         elif isinstance(error, Exception):
             prefix = "" if isinstance(error, ContractError) else f"{type(error).__name__}: "
-            finding = Finding(
-                name=self._name, verdict=Verdict.FAILED, message=f"{prefix}{error}"
-            )
+            finding = Finding(name=self._name, verdict=Verdict.FAILED, message=f"{prefix}{error}")
         else:
             return False
         self._findings.found.append(finding)
@@ -134,5 +132,3 @@ def require(condition: bool, message: str) -> None:
     """Raise `ContractError` with `message` unless `condition`."""
     if not condition:
         raise ContractError(message)
-
-

@@ -1,0 +1,138 @@
+"""`check_suite`: are the tasks of a suite sound, apart from each other, and graded rightly?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+from agentgym import registry
+from agentgym.checks import episodes
+from agentgym.checks.report import Findings, Report, require
+from agentgym.checks.subject import has_expert
+from agentgym.records import Task
+from agentgym.records.codec import dumps, loads
+from agentgym.suites import HELD_OUT, TRAIN, GeneratedSplit, Suite, check_leaks, load_suite
+
+WRONG_ANSWERS = ("", "no such answer 7319", "-987654321/7")
+"""Answers that no task has; one that a task does have is left out for it."""
+_MAX_GRADED = 24
+"""Tasks of each split whose grading is tried."""
+
+
+def check_suite(
+    suite: str | Suite, *, tasks_each: int = 500, seed: int = 0, raise_errors: bool = False
+) -> Report:
+    """Return what was found about a suite.
+
+    Args:
+        suite: Its name, or the suite.
+        tasks_each: Most tasks looked at of each split; the first ones and as many drawn.
+        seed: Which tasks are drawn.
+        raise_errors: Raise instead of returning a report with failures.
+
+    Raises:
+        TaskError: If there is no such suite.
+        ContractError: With `raise_errors`, if anything failed.
+    """
+    found = load_suite(suite) if isinstance(suite, str) else suite
+    findings = Findings()
+    splits: dict[str, tuple[Task, ...]] = {}
+    for split in found.splits:
+        with findings.check(f"tasks of {split}"):
+            splits[split] = _tasks(found, split, tasks_each, seed)
+            _check_tasks(found, splits[split])
+    with findings.check("splits"):
+        _check_splits(found, splits)
+    with findings.check("source"):
+        _check_source(found)
+    for split, tasks in splits.items():
+        _check_grading(found, split, tasks[:_MAX_GRADED], findings)
+    report = findings.report(found.name)
+    return report.raise_if_failed() if raise_errors else report
+
+
+def _tasks(suite: Suite, split: str, count: int, seed: int) -> tuple[Task, ...]:
+    first = suite.tasks(split, limit=count)
+    drawn = suite.tasks(split, limit=count, seed=seed)
+    again = suite.tasks(split, limit=count, seed=seed)
+    require(drawn == again, f"{split}: the same draw gives other tasks a second time")
+    for tasks in (first, drawn):
+        counts = Counter(task.id for task in tasks)
+        twice = [task_id for task_id, number in counts.items() if number > 1]
+        require(not twice, f"ids stand more than once in {split}: {twice[:3]!r}")
+    return tuple({task.id: task for task in (*first, *drawn)}.values())
+
+
+def _check_tasks(suite: Suite, tasks: tuple[Task, ...]) -> None:
+    for task in tasks:
+        require(
+            task.env_id == suite.env_id,
+            f"{task.id} is of {task.env_id!r}, the suite of {suite.env_id!r}",
+        )
+        require(loads(dumps(task)) == task, f"{task.id} changes when it is written and read")
+
+
+def _check_splits(suite: Suite, splits: dict[str, tuple[Task, ...]]) -> None:
+    for split in (TRAIN, HELD_OUT):
+        require(split in splits, f"a suite has the split {split!r} (got {sorted(suite.splits)!r})")
+    names = list(splits)
+    for number, one in enumerate(names):
+        for other in names[number + 1 :]:
+            check_leaks(splits[one], splits[other])
+
+
+def _check_source(suite: Suite) -> None:
+    listed = [name for name, s in suite.splits.items() if not isinstance(s, GeneratedSplit)]
+    require(
+        suite.source is not None or not listed,
+        f"the rows of {listed!r} need a licence and an origin: add a SOURCE file",
+    )
+
+
+def _check_grading(suite: Suite, split: str, tasks: tuple[Task, ...], findings: Findings) -> None:
+    graded = [task for task in tasks if task.answers]
+    if graded:
+        with _grader(suite) as env:
+            # Where an answer is not one action, the expert shows what solves the task.
+            if not hasattr(env.unwrapped, "grade"):
+                findings.skip(f"answers of {split}", "the environment grades no answers")
+                graded = []
+            else:
+                with findings.check(f"answers of {split}"):
+                    for task in graded:
+                        _check_answers(env, task)
+    if len(graded) == len(tasks):
+        return
+    with _grader(suite) as env:
+        if not has_expert(env.unwrapped):
+            findings.skip(f"solutions of {split}", "no gold answers and no expert to try")
+            return
+        with findings.check(f"solutions of {split}"):
+            for task in tasks:
+                outcome = episodes.play(env, episodes.expert, task=task, seed=0).outcome
+                require(outcome > 0, f"{task.id}: the expert's solution is not accepted")
+
+
+def _check_answers(env: Any, task: Task) -> None:
+    for answer in task.answers:
+        require(_outcome(env, task, answer) == 1, f"{task.id}: the gold {answer!r} is rejected")
+    for answer in WRONG_ANSWERS:
+        if answer not in task.answers:
+            outcome = _outcome(env, task, answer)
+            require(outcome < 1, f"{task.id}: the wrong answer {answer!r} is accepted")
+
+
+def _outcome(env: Any, task: Task, answer: str) -> float:
+    action = episodes.protocol_of(env.unwrapped).format_answer(answer)
+    return episodes.play(env, episodes.constant(action), task=task, seed=0, max_turns=1).outcome
+
+
+@contextlib.contextmanager
+def _grader(suite: Suite) -> Generator[Any]:
+    env = registry.make(suite.env_id, **suite.env_kwargs)
+    try:
+        yield env
+    finally:
+        env.close()
