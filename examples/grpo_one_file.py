@@ -90,8 +90,8 @@ class Policy(nn.Module):
 
     def forward(self, ids: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return [row, time, vocabulary] logits of the next token, and the memory's state."""
-        hidden, state = self.memory(self.embedding(ids), state)
-        return self.head(hidden), state
+        hidden, after = self.memory(self.embedding(ids), state)
+        return self.head(hidden), after
 
     def logprobs(self, episodes: Sequence[Episode]) -> Tensor:
         """Return [row, time] log-probability of each token given those before it; 0 for the first.
@@ -249,7 +249,7 @@ def train(
 def main() -> None:
     """Train from the command line."""
     parser = argparse.ArgumentParser(description="multi-turn GRPO in one plain file")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--level", choices=("token", "turn"), default="token")
     options = parser.parse_args()
