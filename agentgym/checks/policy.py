@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentgym.errors import AgentGymError, PolicyError
 from agentgym.policy import GenerateRequest, Message, Policy
@@ -66,7 +66,7 @@ class PolicyProbe:
 
     opening: tuple[Message, ...] = (Message(role="user", content="hello"),)
     """The first messages of every episode."""
-    observation: Message = Message(role="user", content="again")
+    observation: Message = field(default_factory=lambda: Message(role="user", content="again"))
     """What the world answers to the first turn."""
     max_new_tokens: int = 16
     """Bound of every call."""
@@ -133,19 +133,18 @@ async def check_policy(policy: Policy, probe: PolicyProbe | None = None) -> Poli
 
 
 async def _has_surface(policy: Policy, probe: PolicyProbe) -> None:
-    _expect(isinstance(policy, Policy), "an attribute or a method of Policy is missing")
-    _expect(
-        bool(policy.id) and isinstance(policy.id, str), f"'id' must be a name (got {policy.id!r})"
-    )
+    _is_a(policy, Policy, "an attribute or a method of Policy is missing")
+    _is_a(policy.id, str, f"'id' must be a name (got {policy.id!r})")
+    _expect(bool(policy.id), "'id' must not be empty")
     _expect(policy.version >= 0, f"'version' must be >= 0 (got {policy.version!r})")
     renderer = policy.renderer
-    is_renderer = renderer is None or isinstance(renderer, Renderer)
-    _expect(is_renderer, f"'renderer' must be a Renderer or None (got {type(renderer).__name__})")
+    if renderer is not None:
+        _is_a(renderer, Renderer, f"'renderer' must be a Renderer or None (got {renderer!r})")
 
 
 async def _answers(policy: Policy, probe: PolicyProbe) -> None:
     answer = await _first(policy, probe, "check-answer")
-    _expect(isinstance(answer, Completion), f"wanted a Completion (got {type(answer).__name__})")
+    _is_a(answer, Completion, f"wanted a Completion (got {answer!r})")
     _expect(
         answer.policy_id == policy.id,
         f"'policy_id' must be {policy.id!r} (got {answer.policy_id!r})",
@@ -198,7 +197,7 @@ async def _stops_at_one_id(policy: Policy, probe: PolicyProbe) -> None:
 
 
 async def _refuses_a_prompt_without_ids(policy: Policy, probe: PolicyProbe) -> None:
-    if policy.renderer is None or type(policy).__name__ == "ScriptedPolicy":
+    if policy.renderer is None:
         return
     request = dataclasses.replace(probe.request("check-text", policy), prompt_ids=None)
     try:
@@ -284,6 +283,11 @@ def _trace(answer: Completion) -> TokenTrace:
     if answer.tokens is None:
         raise PolicyCheckError("a policy with a renderer must give ids (got tokens=None)")
     return answer.tokens
+
+
+def _is_a(value: object, kind: type, what: str) -> None:
+    """Check a type that the annotation promises: whose annotation it is, is what is checked."""
+    _expect(isinstance(value, kind), what)
 
 
 def _expect(condition: bool, what: str) -> None:

@@ -71,7 +71,7 @@ class Renderer(Protocol):
         ...
 
     def first_prompt(self, messages: Sequence[Message]) -> RenderedPrompt:
-        """Return the first prompt: optional system message, first observation, generation prompt."""
+        """Return the first prompt: system message if any, observation, generation prompt."""
         ...
 
     def next_prompt(

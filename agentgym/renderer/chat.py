@@ -83,7 +83,7 @@ class ChatRenderer:
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """Ids that end a completion: the model's own, and what the template closes messages with."""
+        """Ids that end a completion: the model's own, and those that close its messages."""
         return self._end_ids
 
     @property
@@ -158,7 +158,7 @@ class ChatRenderer:
         return RenderedPrompt(prefix_length=kept, ids=encoded.ids, spans=encoded.spans)
 
     def _make_bridge(self, roles: tuple[str, ...]) -> _Bridge:
-        """Return the text around the last observation, and check that it extends the last prompt."""
+        """Return the text around the last observation; it must extend the last prompt."""
         longer = self._skeletons.of(roles, True)
         shorter = self._skeletons.of(roles[:-2], True)
         size = len(roles)

@@ -21,8 +21,10 @@ _WINDOW = 8
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return character to byte of the byte-level alphabet: printable bytes stand for themselves,
-    the others, in order, for the code points from 256 on."""
+    """Return character to byte of the byte-level alphabet.
+
+    Printable bytes stand for themselves, the others, in order, for the code points from 256 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
     hidden = (byte for byte in range(0x100) if byte not in set(printable))
@@ -66,13 +68,13 @@ class FastTokenizer:
         self.added_tokens = {token.content: index for index, token in added.items()}
         self.special_tokens = frozenset(t.content for t in added.values() if t.special)
         eos = self._named_id("eos_token")
-        self.end_ids = end_ids | (frozenset() if eos is None else frozenset({eos}))
+        self.end_ids = end_ids if eos is None else end_ids | {eos}
         if not self.end_ids:
             raise RenderError("the tokenizer names no 'eos_token' and no end id was given")
         pad = self._named_id("pad_token")
         self.pad_id = pad if pad is not None else min(self.end_ids)
-        decoder = cast("dict[str, Any]", json.loads(source)).get("decoder") or {}
-        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        decoder: Any = json.loads(source).get("decoder")
+        self._is_byte_level = decoder is not None and decoder["type"] == "ByteLevel"
 
     @classmethod
     def from_folder(cls, folder: Path) -> FastTokenizer:
@@ -86,7 +88,7 @@ class FastTokenizer:
             raise RenderError(f"{str(folder)!r} has no tokenizer.json")
         try:
             backend = Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001  # tokenizers raises plain Exception
+        except Exception as error:  # boundary: tokenizers raises nothing narrower
             raise RenderError(f"cannot read {str(path)!r}: {error}") from error
         return cls(backend, template_names=read_token_names(folder), end_ids=read_end_ids(folder))
 

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from agentgym.errors import RenderError
 from agentgym.records import Span, SpanKind
@@ -88,7 +88,7 @@ class PieceEncoder:
         bounds = [0, *cuts, len(text)]
         encoding = _joined(
             (self._tokenizer.encode(text[start:stop], allow_special=False), start)
-            for start, stop in zip(bounds, bounds[1:], strict=False)
+            for start, stop in pairwise(bounds)
         )
         steering = self._control_ids.intersection(encoding.ids)
         if steering:

@@ -33,7 +33,7 @@ class TemplateProfile:
     has_tool: bool
     """True if the template takes the role `tool`; else it becomes `user`."""
     opener: str
-    """What the generation prompt has beyond an assistant's header, such as `<think>` and a break."""
+    """What the generation prompt has beyond an assistant's header, such as `<think>`."""
     control: frozenset[str]
     """Texts of the tokens that steer: special ones, and those that the template itself writes."""
     closing: dict[str, int]
@@ -149,7 +149,10 @@ def _opener(*, prompt: str, header: str) -> str:
 def _stripped(
     skeletons: Skeletons, *, has_system: bool, has_tool: bool
 ) -> dict[str, tuple[bool, bool]]:
-    probes = {"user": ("user",), "assistant": ("user", "assistant", "user")}
+    probes: dict[str, tuple[str, ...]] = {
+        "user": ("user",),
+        "assistant": ("user", "assistant", "user"),
+    }
     if has_system:
         probes["system"] = ("system", "user")
     if has_tool:

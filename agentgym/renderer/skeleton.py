@@ -21,11 +21,11 @@ _CACHED_SKELETONS = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skeleton:
-    """The template's own text for one sequence of roles.
+    r"""The template's own text for one sequence of roles.
 
     Example:
-        ("user", "assistant") in ChatML: literals=("<|im_start|>user\\n",
-        "<|im_end|>\\n<|im_start|>assistant\\n", "<|im_end|>\\n"), order=(0, 1)
+        ("user", "assistant") in ChatML: literals=("<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n"), order=(0, 1)
     """
 
     literals: tuple[str, ...]

@@ -10,11 +10,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension
+from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -25,7 +25,7 @@ from agentgym.policy import Message
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's text for others; here it prints its body."""
 
-    tags = {"generation"}  # noqa: RUF012  # jinja reads the class attribute
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -34,6 +34,13 @@ class _Generation(Extension):
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def _time_teller(now: Callable[[], datetime]) -> Callable[[str], str]:
+    def tell(style: str) -> str:
+        return now().strftime(style)
+
+    return tell
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
@@ -59,14 +66,13 @@ class ChatTemplate:
         names: Mapping[str, Any] | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment: Any = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[_Generation, jinja2.ext.loopcontrols],  # type: ignore[attr-defined]
+            extensions=[_Generation, LoopControlExtension],
         )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda style: now().strftime(style)
+        environment.filters.update(tojson=_to_json)
+        environment.globals.update(raise_exception=_raise_exception, strftime_now=_time_teller(now))
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:

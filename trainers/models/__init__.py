@@ -1,1 +1,1 @@
-"""Where models come from: built here (`tiny`), converted once (`smollm2`), or read from a folder."""
+"""Where models come from: built here (`tiny`), converted once (`smollm2`), read from a folder."""

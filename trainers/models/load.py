@@ -1,4 +1,4 @@
-"""From what a user writes (`tiny:base`, `smollm2`, a path) to a folder, and from a folder to a model.
+"""From what a user writes (`tiny:base`, `smollm2`, a path) to a folder, and on to a model.
 
 Safetensors only, no code from the folder, nothing from a network.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -39,7 +39,8 @@ def resolve_policy(name: str, *, folder: Path | None = None) -> Path:
     if family == "tiny" and not Path(name).exists():
         if size and size not in tuple(TinySize):
             raise ConfigError(
-                f"'policy' tiny has the sizes {[*map(str, TinySize)]!r} (got {size!r}){nearest(size, TinySize)}"
+                f"'policy' tiny has the sizes {[*map(str, TinySize)]!r} (got {size!r})"
+                f"{nearest(size, TinySize)}"
             )
         target = folder if folder is not None else Path(tempfile.mkdtemp(prefix="agentgym-tiny-"))
         return build_tiny(target, size=size or TinySize.SMALL)
@@ -123,16 +124,18 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float | None = None) -> nn.M
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise MissingExtraError("'model.lora_rank'", extra="train") from error
+    # peft declares an int; its scale is alpha / r, for any number.
+    scale: Any = alpha if alpha is not None else _LORA_SCALE * rank
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=rank,
-        # peft declares an int; its scale is alpha / r, for any number.
-        lora_alpha=alpha if alpha is not None else _LORA_SCALE * rank,  # type: ignore[arg-type]
+        lora_alpha=scale,
         target_modules=_LORA_TARGETS,
         # Dropout would make the learner's ratios noisy against its own samples.
         lora_dropout=0.0,
     )
-    return get_peft_model(model, config)  # type: ignore[arg-type]
+    wrapped: Any = get_peft_model(cast("Any", model), config)
+    return wrapped
 
 
 def _enable_checkpointing(model: Any, *, is_frozen: bool) -> None:

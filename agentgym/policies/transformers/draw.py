@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,9 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float
     ids = torch.searchsorted(cumulative, points * cumulative[:, -1:], right=True)
     ids = ids.clamp(max=logits.shape[-1] - 1)
     chosen = logprobs.gather(-1, ids)
-    pairs = torch.cat((ids.double(), chosen.double()), dim=-1).tolist()
+    # One copy from the device: ids are exact in float64.
+    table: Any = torch.cat((ids.double(), chosen.double()), dim=-1)
+    pairs: list[tuple[float, float]] = table.tolist()
     return Draws(ids=tuple(int(i) for i, _ in pairs), logprobs=tuple(value for _, value in pairs))
 
 

@@ -119,7 +119,9 @@ class ModelRunner:
             part = states[start : start + _HEAD_POSITIONS]
             logits = self._apply_head(part) if self.has_own_head else part
             chosen = targets[start : start + _HEAD_POSITIONS, None]
-            found += logits.float().log_softmax(dim=-1).gather(-1, chosen)[:, 0].tolist()
+            logprobs: Any = logits.float().log_softmax(dim=-1).gather(-1, chosen)[:, 0]
+            values: list[float] = logprobs.tolist()
+            found += values
         return found
 
     def _logits(

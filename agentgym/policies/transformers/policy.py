@@ -121,13 +121,16 @@ class TransformersPolicy:
             else:
                 answer.set_result(outcome)
 
+        def on_done(outcome: Outcome | Exception) -> None:
+            loop.call_soon_threadsafe(deliver, outcome)
+
         seed = request.sampling.seed
         job = Job(
             episode_id=request.episode_id,
             prompt=prompt,
             sampling=request.sampling,
             rng=random.Random(self._stream.getrandbits(63) if seed is None else seed),
-            on_done=lambda outcome: loop.call_soon_threadsafe(deliver, outcome),
+            on_done=on_done,
         )
         self._worker.post(lambda: self._batcher.submit(job))
         try:
@@ -218,7 +221,8 @@ class TransformersPolicy:
     def _checked_prompt(self, request: GenerateRequest) -> tuple[int, ...]:
         if not request.prompt_ids:
             raise PolicyError(
-                f"{self._id!r} generates from ids, and the request has none (got {request.prompt_ids!r})"
+                f"{self._id!r} generates from ids, and the request has none "
+                f"(got {request.prompt_ids!r})"
             )
         bound = self._max_context_tokens
         if bound is not None and len(request.prompt_ids) >= bound:

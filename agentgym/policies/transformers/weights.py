@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ def load_tensors(
     for what, names in (("unknown", unknown), ("of another shape", shapes), ("missing", missing)):
         if names:
             raise PolicyError(
-                f"{len(names)} of {len(own)} weight tensors are {what}, {names[:_SHOWN]!r} among them; "
-                "nothing was copied"
+                f"{len(names)} of {len(own)} weight tensors are {what}, {names[:_SHOWN]!r} among "
+                "them; nothing was copied"
             )
     with torch.no_grad():
         for name, tensor in given.items():
@@ -46,7 +47,7 @@ def _named(
     if isinstance(weights, nn.Module):
         return weights.state_dict().items()
     if isinstance(weights, Mapping):
-        return weights.items()
+        return cast("Mapping[str, Tensor]", weights).items()
     return weights
 
 
