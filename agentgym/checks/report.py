@@ -37,6 +37,11 @@ class Finding:
     message: str = ""
     """What is wrong, or why it was skipped."""
 
+    @property
+    def is_ok(self) -> bool:
+        """True if it did not fail."""
+        return self.verdict is not Verdict.FAILED
+
     def __str__(self) -> str:
         return f"{self.verdict:7} {self.name}" + (f": {self.message}" if self.message else "")
 
@@ -55,7 +60,7 @@ class Report:
     @property
     def failures(self) -> tuple[Finding, ...]:
         """Findings that failed."""
-        return tuple(f for f in self.findings if f.verdict is Verdict.FAILED)
+        return tuple(finding for finding in self.findings if not finding.is_ok)
 
     @property
     def is_ok(self) -> bool:

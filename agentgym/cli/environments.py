@@ -73,7 +73,7 @@ def check(
 
     registry.spec(env_id)
     check_env: Any = import_module("agentgym.checks.env").check_env
-    report = check_env(env_id, **parse_kwargs(kwargs))
+    report = check_env(env_id, env_kwargs=parse_kwargs(kwargs))
     findings = [(str(f.name), bool(f.is_ok), str(f.message)) for f in report.findings]
     if as_json:
         print_json([{"name": n, "ok": ok, "message": message} for n, ok, message in findings])

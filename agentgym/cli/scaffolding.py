@@ -66,7 +66,7 @@ ENV = "{name}/backwards-v0"
 
 
 def test_environment_keeps_the_contract():
-    agentgym.check_env(ENV)
+    agentgym.check_env(ENV).raise_if_failed()
 
 
 def test_expert_solves_every_task():
