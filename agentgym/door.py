@@ -17,9 +17,11 @@ from typing import Any, TypeVar, cast
 
 from agentgym import seeding
 from agentgym.blocking import run_coroutine
+from agentgym.config.conflicts import contradictions
 from agentgym.config.loading import load_config
 from agentgym.config.preflight import checked_config, policy_problems, run_path, split_problems
 from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.redaction import REDACTED
 from agentgym.config.schema import EvalConfig, ModelConfig, Precision, RolloutConfig, RunConfig
 from agentgym.engine import Engine, GroupSpec
 from agentgym.errors import MissingExtraError
@@ -277,23 +279,32 @@ def resumed_config(
     """
     stored = read_config(path)
     wanted = load_config(
-        file=path / "config.yaml", settings=settings, extra=extra, assignments=assignments
+        file=path / "config.yaml",
+        settings=settings,
+        extra=extra,
+        assignments=assignments,
+        is_training=False,
     )
     before, after = _flat(stored), _flat(wanted)
-    problems = [
-        Problem(
-            key=key,
-            text=f"{key!r} cannot change in a resumed run (it is {before[key]!r}, got "
-            f"{after[key]!r}); start a new run for it",
-        )
-        for key in before
-        if before[key] != after[key]
-        and key not in RESUMABLE
-        and not key.startswith(_RESUMABLE_SECTIONS)
-    ]
+    problems = contradictions(wanted)
+    for key, old in before.items():
+        is_secret = REDACTED in str(old)
+        if is_secret and REDACTED in str(after[key]):
+            text = f"{key!r} holds a secret, which is not stored: give it again"
+            problems.append(Problem(key=key, text=text))
+        elif old != after[key] and not (is_secret or _may_change(key)):
+            text = (
+                f"{key!r} cannot change in a resumed run (it is {old!r}, got {after[key]!r}); "
+                "start a new run for it"
+            )
+            problems.append(Problem(key=key, text=text))
     if problems:
         raise InvalidInputError(problems)
     return wanted
+
+
+def _may_change(key: str) -> bool:
+    return key in RESUMABLE or key.startswith(_RESUMABLE_SECTIONS)
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:

@@ -40,11 +40,11 @@ def compare(
 
     if len(sides) < 2:
         raise ConfigError(f"two sides or more can be compared (got {len(sides)})")
-    results = {side: _results_of(side, last) for side in sides}
+    results = [_results_of(side, last) for side in sides]
     first = sides[0]
     rows: list[dict[str, Any]] = []
-    for side, found in results.items():
-        difference = difference_of(results[first], found) if side != first else None
+    for position, (side, found) in enumerate(zip(sides, results, strict=True)):
+        difference = difference_of(results[0], found) if position else None
         rows.append(
             {
                 "side": side,

@@ -159,15 +159,16 @@ class RunFolder:
 # ---------------------------------------------------------------------------- without a lock
 
 
-def read_config(path: Path, assignments: tuple[str, ...] = ()) -> RunConfig:
-    """Return the config of the run in a folder, with `key=value` settings over it.
+def read_config(path: Path) -> RunConfig:
+    """Return the config of the run in a folder.
 
     Raises:
         ConfigError: If it holds no run, or its config cannot be read.
     """
     if not (path / CONFIG).is_file():
         raise ConfigError(f"{path} is no run folder: it has no {CONFIG}{_near_runs(path)}")
-    return load_config(file=path / CONFIG, assignments=assignments)
+    # What was run is not judged again: a config made in Python need not pass the loader's advice.
+    return load_config(file=path / CONFIG, is_training=False)
 
 
 def stored_settings(path: Path) -> Mapping[str, Any]:

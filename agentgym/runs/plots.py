@@ -12,10 +12,13 @@ from typing import Any
 from agentgym.errors import ConfigError, MissingExtraError
 from agentgym.runs.folder import read_evaluations, read_metrics
 
-FIRST = ("outcome", "reward", "success", "loss", "grad_norm", "kl", "entropy", "ratio", "clipped")
-"""Words that put a metric to the front: the first ones of this list come first."""
-_NOT_CURVES = ("step", "policy_version", "time", "seconds", "elapsed")
-MOST_PANELS = 9
+FIRST = (
+    *("outcome", "success", "loss", "grad_norm", "turns_per_episode", "tool_calls_per_episode"),
+    *("tokens_per_episode", "truncated_share", "entropy", "kl", "clip", "ratio", "advantage"),
+)
+"""Words that put a metric to the front, the first ones first."""
+_NOT_CURVES = ("step", "policy_version", "time", "seconds", "elapsed", "_sum", "_total", "_s")
+MOST_PANELS = 8
 _COLUMNS = 3
 _SMOOTHING = 0.1  # share of the steps that a moving mean covers
 
@@ -57,7 +60,7 @@ def panels(runs: Sequence[RunCurves]) -> list[str]:
         name
         for run in runs
         for name, (_, values) in run.metrics.items()
-        if len(values) > 1 and not any(word in name for word in _NOT_CURVES)
+        if len(values) > 1 and not name.endswith(_NOT_CURVES)
     }
 
     def rank(name: str) -> tuple[int, str]:

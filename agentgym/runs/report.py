@@ -83,7 +83,7 @@ def _sampling_line(result: Mapping[str, Any]) -> str:
     names = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
     drawn = ", ".join(f"{name} {sampling[name]:g}" for name in names)
     return (
-        f"{result['attempts_per_task']} attempts a task; split `{cell(result['split'])}`; {drawn}. "
+        f"Attempts a task {result['attempts_per_task']}, split {cell(result['split'])}, {drawn}. "
         f"Intervals: {result['rules']['intervals']}. A failure that is not the agent's counts as 0."
     )
 
