@@ -8,4 +8,5 @@ ENVS: dict[str, str] = {
     "games/gridworld-v0": "agentgym.envs.games.gridworld:GridworldEnv",
     "games/guess-number-v0": "agentgym.envs.games.guess_number:GuessNumberEnv",
     "games/wordle-v0": "agentgym.envs.games.wordle:WordleEnv",
+    "search/graph-v0": "agentgym.envs.search.graph:GraphEnv",
 }

@@ -8,4 +8,6 @@ SUITES: dict[str, str] = {
     "games/gridworld": "agentgym.tasks.games:gridworld",
     "games/guess-number": "agentgym.tasks.games:guess_number",
     "games/wordle": "agentgym.tasks.games:wordle",
+    "search/graph": "agentgym.tasks.search:graph",
+    "search/graph-easy": "agentgym.tasks.search:graph_easy",
 }

@@ -1,0 +1,277 @@
+"""The generator of `search/graph-v0`: levels 1 to 5, train and held-out splits, one task an index.
+
+| level | steps | questions | documents |
+|---|---|---|---|
+| 1 | 1 | chains | a world of its own of 30 plain documents |
+| 2 | 2 | chains | as level 1 |
+| 3 | 2 to 3 | chains, comparisons of two | one world for all tasks, of 10,000 in prose |
+| 4 | 3 to 4 | also comparisons of three, intersections, and some without an answer | as level 3 |
+| 5 | 4 to 5 | as level 4 | as level 3 |
+
+Whether a task is held out depends on the names in its question alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentgym import seeding
+from agentgym.envs.search.questions import (
+    BOTH,
+    UNKNOWN,
+    YEAR_OF,
+    Form,
+    Program,
+    Proof,
+    ask,
+    prove,
+)
+from agentgym.envs.search.rendering import PLAIN_RELATIONS
+from agentgym.envs.search.world import OBJECT, SUBJECT, Kind, Relation, Thing, World
+from agentgym.errors import EnvError
+from agentgym.records import Task
+
+ENV_ID = "search/graph-v0"
+SPLITS = ("train", "held_out")
+HELD_OUT_SHARE = 8
+"""One set of names in so many is held out."""
+SHARED_SEED = 0
+"""Seed of the world that the levels from 3 on share."""
+UNKNOWN_SHARE = 0.12
+"""Part of the questions without an answer, from level 4 on: what always answering so may get."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """How hard questions are."""
+
+    steps: tuple[int, ...]
+    """Numbers of steps from the start to the answer."""
+    style: str
+    """Style of the documents."""
+    documents: int
+    """How many there are."""
+    is_shared: bool
+    """Whether all tasks are about one world."""
+    compared: int = 0
+    """Things in a comparison; 0 for none."""
+    shares: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Parts of comparisons, of intersections, and of questions without an answer."""
+
+
+LEVEL_TABLE = {
+    1: Level(steps=(1,), style="plain", documents=30, is_shared=False),
+    2: Level(steps=(2,), style="plain", documents=30, is_shared=False),
+    3: Level(
+        steps=(2, 3),
+        style="prose",
+        documents=10_000,
+        is_shared=True,
+        compared=2,
+        shares=(0.2, 0.0, 0.0),
+    ),
+    4: Level(
+        steps=(3, 4),
+        style="prose",
+        documents=10_000,
+        is_shared=True,
+        compared=3,
+        shares=(0.2, 0.2, UNKNOWN_SHARE),
+    ),
+    5: Level(
+        steps=(4, 5),
+        style="prose",
+        documents=10_000,
+        is_shared=True,
+        compared=3,
+        shares=(0.2, 0.2, UNKNOWN_SHARE),
+    ),
+}
+LEVELS = tuple(LEVEL_TABLE)
+MOST_STEPS = 5
+
+_OPEN_ENDED = (Relation.MOTHER, Relation.MENTOR, Relation.EMPLOYER)
+"""Relations that the people of the first generation lack."""
+
+
+def is_held_out(names: Sequence[str]) -> bool:
+    """Return whether a question with these names belongs to the held-out split."""
+    return seeding.derive("graph", *sorted(names)) % HELD_OUT_SHARE == 0
+
+
+def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
+    """Return the levels in order.
+
+    Raises:
+        EnvError: If there is none, or one is unknown.
+    """
+    if not levels or set(levels) - set(LEVELS):
+        raise EnvError(f"'levels' must be some of {LEVELS} (got {tuple(levels)!r})")
+    return tuple(sorted(set(levels)))
+
+
+@functools.lru_cache(maxsize=64)
+def world_of(*, seed: int, documents: int, style: str) -> World:
+    """Return a world; the ones used last are kept."""
+    return World(seed=seed, size=documents, style=style)
+
+
+def generate_task(
+    index: int,
+    *,
+    split: str = "train",
+    levels: Sequence[int] = LEVELS,
+    documents: int | None = None,
+) -> Task:
+    """Return task number `index` of a split; levels take turns.
+
+    Args:
+        index: Position from 0, without an upper bound.
+        split: `train` or `held_out`.
+        levels: Levels to draw from.
+        documents: Size of the worlds; by default as the level says.
+
+    Raises:
+        EnvError: If the split, a level, the index or the size is not one.
+    """
+    levels = check_levels(levels)
+    if split not in SPLITS:
+        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
+    if index < 0:
+        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    number, level = index // len(levels), levels[index % len(levels)]
+    rng = seeding.rng("graph", level, split, number, documents or 0)
+    spec = LEVEL_TABLE[level]
+    size = documents or spec.documents
+    form = _draw_form(rng, spec)
+    while True:
+        seed = SHARED_SEED if spec.is_shared else rng.getrandbits(48)
+        world = world_of(seed=seed, documents=size, style=spec.style)
+        drawn = _draw(rng, world, spec, form, split)
+        if drawn is not None:
+            break
+    return _task(rng, world, level, split, number, drawn)
+
+
+def draw_task(
+    rng: random.Random, *, levels: Sequence[int] = LEVELS, documents: int | None = None
+) -> Task:
+    """Return a training task drawn with `rng`."""
+    return generate_task(rng.randrange(2**31), levels=levels, documents=documents)
+
+
+def _task(
+    rng: random.Random,
+    world: World,
+    level: int,
+    split: str,
+    number: int,
+    drawn: tuple[Program, Proof],
+) -> Task:
+    program, proof = drawn
+    tags = (f"level-{level}", f"steps-{len(program.steps)}", str(program.form))
+    return Task(
+        id=f"graph-{level}-{split}-{number:06d}",
+        env_id=ENV_ID,
+        prompt=ask(program, style=world.style, chance=rng.getrandbits(64)),
+        answers=(proof.answer,),
+        payload={
+            "level": level,
+            "world": {"seed": world.seed, "documents": world.size, "style": world.style},
+            "program": program.to_json(),
+            "lookups": [[lookup.query, lookup.position] for lookup in proof.lookups],
+        },
+        difficulty=float(level),
+        tags=(*tags, UNKNOWN) if proof.answer == UNKNOWN else tags,
+        split=split,
+    )
+
+
+def _draw_form(rng: random.Random, spec: Level) -> str:
+    """Return `compared`, `both`, `unknown` or `chain`."""
+    rest = 1 - sum(spec.shares)
+    return rng.choices(("compared", "both", UNKNOWN, "chain"), (*spec.shares, rest))[0]
+
+
+def _draw(
+    rng: random.Random, world: World, spec: Level, drawn: str, split: str
+) -> tuple[Program, Proof] | None:
+    """Return a question with its proof, or None where the draw breaks a rule."""
+    steps = rng.choice(spec.steps)
+    is_unknown = drawn == UNKNOWN
+    if drawn == "compared":
+        form, named = _draw_compared(rng, world, spec.compared)
+    elif drawn == "both":
+        form, named = Form.BOTH, _draw_both(rng, world)
+        steps -= 1  # finding the thing is a step of its own
+    else:
+        form, named = Form.CHAIN, (_draw_thing(rng, world, tuple(world.counts)),)
+    if named is None:
+        return None
+    start, *starts = named
+    path = _draw_path(rng, world, start, steps, is_unknown=is_unknown)
+    if path is None:
+        return None
+    things = tuple(starts) if form is Form.BOTH else tuple(rng.sample(named, len(named)))
+    names = tuple(world.name(thing) for thing in things)
+    if is_held_out(names) != (split == "held_out"):
+        return None
+    program = Program(form=form, kind=start.kind, starts=names, steps=path)
+    proof = prove(world, program, things)
+    if proof is None or (proof.answer == UNKNOWN) != is_unknown:
+        return None
+    return program, proof
+
+
+def _draw_thing(rng: random.Random, world: World, kinds: Sequence[Kind]) -> Thing:
+    kind = rng.choice(kinds)
+    return Thing(kind, rng.randrange(world.counts[kind]))
+
+
+def _draw_compared(rng: random.Random, world: World, count: int) -> tuple[Form, tuple[Thing, ...]]:
+    kind = rng.choice(tuple(kind for kind in YEAR_OF if kind in world.counts))
+    numbers = rng.sample(range(world.counts[kind]), count)
+    form = rng.choice((Form.FIRST, Form.LAST))
+    things = tuple(Thing(kind, number) for number in numbers)
+    # The path is drawn from the thing that is meant, which then stands anywhere in the question.
+    years = {thing: world.year(thing, YEAR_OF[kind]) or 0 for thing in things}
+    meant = (min if form is Form.FIRST else max)(things, key=lambda thing: years[thing])
+    return form, (meant, *(thing for thing in things if thing != meant))
+
+
+def _draw_both(rng: random.Random, world: World) -> tuple[Thing, ...] | None:
+    """Return a thing with the two that describe it."""
+    kinds = tuple(kind for kind in BOTH if kind in world.counts)
+    member = _draw_thing(rng, world, kinds)
+    others = [world.related(member, relation) for relation in BOTH[member.kind]]
+    things = [thing for thing in others if thing is not None]
+    return (member, *things) if len(things) == len(others) else None
+
+
+def _draw_path(
+    rng: random.Random, world: World, start: Thing, steps: int, *, is_unknown: bool
+) -> tuple[Relation, ...] | None:
+    """Return relations that lead on from `start`; None where they end too early."""
+    thing: Thing | None = start
+    path: list[Relation] = []
+    for number in range(steps):
+        if thing is None:
+            return None
+        is_last = number == steps - 1
+        choices = [
+            relation
+            for relation in Relation
+            if SUBJECT[relation] is thing.kind
+            and (relation in OBJECT or (is_last and world.style == "prose"))
+            and (relation in PLAIN_RELATIONS or world.style == "prose")
+        ]
+        if is_last and is_unknown:
+            choices = [relation for relation in choices if relation in _OPEN_ENDED]
+        if not choices:
+            return None
+        path.append(rng.choice(choices))
+        thing = world.related(thing, path[-1])
+    return tuple(path)

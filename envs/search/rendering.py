@@ -1,0 +1,230 @@
+"""The documents of a world: plain lines or sentences, and the reader that gets the facts back.
+
+In order: the sentences, `render`, `read_facts`, `WorldCorpus`. The reader knows the sentences and
+nothing of the world: what it finds is what the corpus says, which is how questions are proved to
+be answerable from the corpus alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentgym.envs.search.documents import Document
+from agentgym.envs.search.world import Kind, Relation, Thing, World
+from agentgym.records.task import canonical_json
+
+TEXT_VERSION = 1
+"""Counted up when any document of any world changes."""
+
+PLAIN_RELATIONS = (
+    Relation.MOTHER,
+    Relation.EMPLOYER,
+    Relation.BIRTHPLACE,
+    Relation.FOUNDER,
+    Relation.HEADQUARTERS,
+    Relation.MAYOR,
+)
+"""What plain documents say: few lines, so that a small model can read them."""
+
+# {s} is the document's own thing, {o} the other one.
+_SENTENCES: dict[Relation, tuple[str, ...]] = {
+    Relation.MOTHER: (
+        "{s} is a child of {o}",
+        "The mother of {s} was {o}",
+        "{o} gave birth to {s}",
+    ),
+    Relation.MENTOR: (
+        "{s} was taught by {o}",
+        "The mentor of {s} was {o}",
+        "{s} learned the trade from {o}",
+    ),
+    Relation.EMPLOYER: (
+        "{s} worked for the {o}",
+        "The {o} employed {s}",
+        "{s} spent a career at the {o}",
+    ),
+    Relation.BIRTHPLACE: (
+        "{s} was born in {o}",
+        "{s} came into the world in {o}",
+        "The birthplace of {s} is {o}",
+    ),
+    Relation.BORN: (
+        "The year of birth of {s} is {o}",
+        "{s} has been on record since {o}, the year of birth",
+    ),
+    Relation.MAYOR: (
+        "The mayor of {s} is {o}",
+        "{s} is governed by {o}",
+        "In {s} the office of mayor was given to {o}",
+    ),
+    Relation.FOUNDER: (
+        "The {s} was founded by {o}",
+        "{o} set up the {s}",
+        "The founder of the {s} was {o}",
+    ),
+    Relation.HEADQUARTERS: (
+        "The {s} has its headquarters in {o}",
+        "The {s} is based in {o}",
+        "The seat of the {s} is {o}",
+    ),
+    Relation.FOUNDED: (
+        "The {s} was established in {o}",
+        "The history of the {s} begins in {o}",
+    ),
+    Relation.AUTHOR: (
+        "{s} was written by {o}",
+        "{o} wrote {s}",
+        "The author of {s} is {o}",
+    ),
+    Relation.PUBLISHER: (
+        "{s} was published by the {o}",
+        "The {o} brought out {s}",
+        "The publisher of {s} is the {o}",
+    ),
+    Relation.SETTING: (
+        "{s} is set in {o}",
+        "The story of {s} takes place in {o}",
+    ),
+    Relation.PUBLISHED: (
+        "{s} appeared in {o}",
+        "The first edition of {s} is dated {o}",
+    ),
+    Relation.HOST: (
+        "The {s} was held in {o}",
+        "{o} hosted the {s}",
+    ),
+    Relation.WINNER: (
+        "The {s} was won by {o}",
+        "{o} won the {s}",
+        "The winner of the {s} was {o}",
+    ),
+    Relation.HELD: (
+        "The {s} took place in {o}",
+        "The year of the {s} was {o}",
+    ),
+}
+# Things that are there to mislead: they match the words of a question and state no relation.
+_DISTRACTIONS: dict[Kind, tuple[tuple[str, Kind], ...]] = {
+    Kind.PERSON: (
+        ("{s} once spent a summer in {o} and did not stay", Kind.PLACE),
+        ("{s} is often mistaken for {o}", Kind.PERSON),
+        ("{s} turned down an offer of the {o}", Kind.ORGANISATION),
+    ),
+    Kind.PLACE: (
+        ("{s} is twinned with {o}", Kind.PLACE),
+        ("A street of {s} is named after {o}", Kind.PERSON),
+    ),
+    Kind.ORGANISATION: (
+        ("The {s} nearly merged with the {o}", Kind.ORGANISATION),
+        ("The {s} once closed a branch in {o}", Kind.PLACE),
+    ),
+    Kind.WORK: (
+        ("{s} is sometimes wrongly ascribed to {o}", Kind.PERSON),
+        ("A copy of {s} was lost in {o}", Kind.PLACE),
+    ),
+    Kind.EVENT: (
+        ("The {s} was nearly moved to {o}", Kind.PLACE),
+        ("{o} came last at the {s}", Kind.PERSON),
+    ),
+}
+_SEPARATOR = ". "
+_BITS_A_CHOICE = 5
+"""A document has at most six sentences: 30 of its 64 bits of chance."""
+
+
+def render(world: World, thing: Thing) -> Document:
+    """Return the document of a thing."""
+    title = world.name(thing)
+    if world.style == "plain":
+        lines = [
+            f"{relation}: {value}"
+            for relation, value in world.facts(thing).items()
+            if relation in PLAIN_RELATIONS
+        ]
+        return Document(title=title, text="\n".join(lines))
+    chance = world.chance(thing)
+    sentences = [_distraction(world, thing, title, chance)]
+    for relation, value in world.facts(thing).items():
+        chance >>= _BITS_A_CHOICE
+        choices = _SENTENCES[relation]
+        sentences.append(choices[chance % len(choices)].format(s=title, o=value))
+    # The order says nothing: it begins anywhere.
+    start = chance % len(sentences)
+    return Document(title=title, text=_SEPARATOR.join(sentences[start:] + sentences[:start]) + ".")
+
+
+def read_facts(document: Document) -> dict[Relation, str]:
+    """Return what a document says of its own thing: relation -> name or year.
+
+    Raises:
+        ValueError: If it says two things of one relation.
+    """
+    facts: dict[Relation, str] = {}
+    for relation, value in _statements(document):
+        if facts.setdefault(relation, value) != value:
+            raise ValueError(f"{document.title!r} has two of {relation!r}")
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class WorldCorpus:
+    """The documents of a world, made one at a time."""
+
+    world: World
+
+    @property
+    def key(self) -> str:
+        """Hash of all that the documents follow from."""
+        spec = [TEXT_VERSION, self.world.seed, self.world.size, self.world.style]
+        return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document, in order."""
+        for position in range(self.world.size):
+            yield self[position]
+
+    def __len__(self) -> int:
+        return self.world.size
+
+    def __getitem__(self, position: int, /) -> Document:
+        if not 0 <= position < self.world.size:
+            raise IndexError(f"there is no document {position}")
+        return render(self.world, self.world.thing_at(position))
+
+
+def _distraction(world: World, thing: Thing, title: str, chance: int) -> str:
+    choices = _DISTRACTIONS[thing.kind]
+    template, kind = choices[chance % len(choices)]
+    other = chance // len(choices) % world.counts[kind]
+    # Never the thing itself.
+    if Thing(kind, other) == thing:
+        other = (other + 1) % world.counts[kind]
+    return template.format(s=title, o=world.name(Thing(kind, other)))
+
+
+def _statements(document: Document) -> Iterator[tuple[Relation, str]]:
+    for line in document.text.splitlines():
+        label, colon, value = line.partition(": ")
+        if colon and label in tuple(Relation):
+            yield Relation(label), value
+            continue
+        for sentence in line.removesuffix(".").split(_SEPARATOR):
+            for relation, pattern in _patterns():
+                match = pattern.fullmatch(sentence)
+                if match is not None and match["s"] == document.title:
+                    yield relation, match["o"]
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[Relation, re.Pattern[str]], ...]:
+    found: list[tuple[Relation, re.Pattern[str]]] = []
+    for relation, templates in _SENTENCES.items():
+        for template in templates:
+            text = re.escape(template)
+            text = text.replace(r"\{s\}", "(?P<s>.+)").replace(r"\{o\}", "(?P<o>.+)")
+            found.append((relation, re.compile(text)))
+    return tuple(found)
