@@ -23,7 +23,8 @@ _UNSIGNED = {"u1": ("B", 1, 2**8), "u2": ("H", 2, 2**16), "u4": ("I", 4, 2**32)}
 _FLOAT = ("f4", "f", 4)
 _BYTES_IN_BASE64 = 4 / 3
 _CHARS_OF_A_RUN = 6
-"""Typical length of `12,345,`: a guess that only chooses between two exact forms."""
+_CHARS_OF_A_NUMBER = 4
+"""Typical lengths of `12,345,` and `-12,`: guesses that only choose between exact forms."""
 
 
 def pack_ints(values: Sequence[int]) -> Any:
@@ -32,9 +33,10 @@ def pack_ints(values: Sequence[int]) -> Any:
         return [int(value) for value in values]
     lowest, highest = min(values), max(values)
     code = next((c for c, (_, _, bound) in _UNSIGNED.items() if highest < bound), None)
-    width = _UNSIGNED[code][1] * _BYTES_IN_BASE64 if code is not None and lowest >= 0 else math.inf
+    is_coded = code is not None and lowest >= 0
+    width = _UNSIGNED[code][1] * _BYTES_IN_BASE64 if is_coded else _CHARS_OF_A_NUMBER
     # Runs can win only where values repeat; counting distinct ones first keeps token ids fast.
-    if len(set(values)) * _CHARS_OF_A_RUN <= min(width, _CHARS_OF_A_RUN) * len(values):
+    if len(set(values)) * _CHARS_OF_A_RUN < width * len(values):
         runs = [(int(value), len(tuple(same))) for value, same in itertools.groupby(values)]
         if len(runs) * _CHARS_OF_A_RUN < width * len(values):
             return {"runs": list(itertools.chain.from_iterable(runs))}
