@@ -52,13 +52,15 @@ def _lines(function: Function) -> int:
 
 
 def _positional(function: Function) -> int:
-    """Return how many arguments may be given by position; a command's are options of a person."""
-    if any(
-        ast.unparse(mark).partition("(")[0].endswith(".command") for mark in function.decorator_list
-    ):
-        return 0
+    """Return how many arguments may be given by position. `Annotated` ones are a command's."""
     arguments = [*function.args.posonlyargs, *function.args.args]
-    return len(arguments) - (bool(arguments) and arguments[0].arg in {"self", "cls"})
+    own = len(arguments) - (bool(arguments) and arguments[0].arg in {"self", "cls"})
+    options = [
+        argument
+        for argument in arguments
+        if argument.annotation and ast.unparse(argument.annotation).startswith("Annotated[")
+    ]
+    return own - len(options)
 
 
 @pytest.mark.parametrize(
