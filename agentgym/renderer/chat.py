@@ -191,7 +191,7 @@ class ChatRenderer:
             conversation.append(self.profile.adapt_role(turn.observation))
         encoded = self._encoder.encode(self._pieces(tuple(conversation), carried))
         last = turns[-1]
-        kept = _common_prefix(encoded.ids, (*last.prompt_ids, *last.sampled_ids))
+        kept = common_prefix(encoded.ids, (*last.prompt_ids, *last.sampled_ids))
         return RenderedPrompt(
             prefix_length=kept, ids=encoded.ids[kept:], spans=cut_spans(encoded.spans, kept)
         )
@@ -278,10 +278,11 @@ def with_history(renderer: ChatRenderer, history: History) -> ChatRenderer:
     return ChatRenderer(renderer.tokenizer, renderer.template, history=history)
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many first ids of two sequences are the same."""
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
 
 
-__all__ = ["ChatRenderer", "with_history"]
+__all__ = ["ChatRenderer", "common_prefix", "with_history"]

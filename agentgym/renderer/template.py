@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -25,11 +25,13 @@ from agentgym.policy import Message
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's text for others; here it prints its body."""
 
-    tags: ClassVar[set[str]] = {"generation"}
-
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+# Set afterwards: jinja declares a variable of instances, and reads it from the class.
+_Generation.tags = {"generation"}
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -17,8 +17,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentgym.errors import ConfigError
+from agentgym.renderer.formats import ChatFormat
 
-START, END, PAD = "<|start|>", "<|end|>", "<|pad|>"
+END, PAD = "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant", "tool")
 DEFAULT_TAGS = ("<calculator>", "</calculator>", "<answer>", "</answer>")
 """Tags of the arithmetic environment; as whole tokens they are learnt 3 to 5 times sooner."""
@@ -30,6 +31,10 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 """Two tokens a message, its role and its end: at this size every token of context counts."""
+
+TINY_FORMAT = ChatFormat(
+    template=CHAT_TEMPLATE, special=(END, *(f"<|{role}|>" for role in ROLES)), end=END
+)
 
 
 class TinySize(StrEnum):
@@ -73,6 +78,7 @@ def build_tiny(
     size: TinySize | str = TinySize.SMALL,
     corpus: Iterable[str] = (),
     tags: Sequence[str] = DEFAULT_TAGS,
+    chat: ChatFormat = TINY_FORMAT,
     vocabulary: int | None = None,
     hidden: int | None = None,
     layers: int | None = None,
@@ -88,6 +94,7 @@ def build_tiny(
         size: `small`, `base` or `large`.
         corpus: Texts from which the tokenizer learns its merges; without any it has bytes alone.
         tags: Texts that become one token each, such as `<answer>`.
+        chat: Chat template with the tokens that it writes.
         vocabulary: Largest number of ids; default by size.
         hidden: Width in place of the size's own; the feed-forward layer grows with it.
         layers: Number of blocks in place of the size's own.
@@ -104,9 +111,9 @@ def build_tiny(
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     wanted = shape.vocabulary if vocabulary is None else vocabulary
-    tokenizer = train_tokenizer(corpus, tags=tags, vocabulary=wanted)
-    _write_tokenizer(path, tokenizer)
-    _new_model(shape, tokenizer, seed=seed).save_pretrained(path)
+    tokenizer = train_tokenizer(corpus, tags=tags, special=chat.special, vocabulary=wanted)
+    _write_tokenizer(path, tokenizer, chat)
+    _new_model(shape, tokenizer, end=chat.end, seed=seed).save_pretrained(path)
     return path
 
 
@@ -129,14 +136,16 @@ def _changed(
     )
 
 
-def train_tokenizer(corpus: Iterable[str], *, tags: Sequence[str], vocabulary: int) -> Tokenizer:
+def train_tokenizer(
+    corpus: Iterable[str], *, tags: Sequence[str], special: Sequence[str], vocabulary: int
+) -> Tokenizer:
     """Return a byte-level BPE tokenizer with single digits and whole chat tokens and tags.
 
     Raises:
         ConfigError: If `vocabulary` has no room for 256 bytes, the chat tokens and the tags.
     """
-    special = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
-    least = len(special) + len(tags) + len(pre_tokenizers.ByteLevel.alphabet())
+    steering = [PAD, *special]
+    least = len(steering) + len(tags) + len(pre_tokenizers.ByteLevel.alphabet())
     if vocabulary < least:
         raise ConfigError(f"'vocabulary' must be >= {least} (got {vocabulary!r})")
     tokenizer = Tokenizer(models.BPE())
@@ -150,7 +159,7 @@ def train_tokenizer(corpus: Iterable[str], *, tags: Sequence[str], vocabulary: i
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(tags),
-        special_tokens=[AddedToken(text, special=True, normalized=False) for text in special],
+        special_tokens=[AddedToken(text, special=True, normalized=False) for text in steering],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -160,20 +169,22 @@ def train_tokenizer(corpus: Iterable[str], *, tags: Sequence[str], vocabulary: i
     return tokenizer
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, chat: ChatFormat) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": END,
+        "eos_token": chat.end,
         "pad_token": PAD,
         "model_max_length": CONTEXT_TOKENS,
         "clean_up_tokenization_spaces": False,
     }
+    if chat.bos is not None:
+        config["bos_token"] = chat.bos
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(chat.template, encoding="utf-8")
 
 
-def _new_model(shape: TinyShape, tokenizer: Tokenizer, *, seed: int) -> LlamaForCausalLM:
+def _new_model(shape: TinyShape, tokenizer: Tokenizer, *, end: str, seed: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
         hidden_size=shape.hidden,
@@ -185,7 +196,7 @@ def _new_model(shape: TinyShape, tokenizer: Tokenizer, *, seed: int) -> LlamaFor
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.token_to_id(END),
+        eos_token_id=tokenizer.token_to_id(end),
         pad_token_id=tokenizer.token_to_id(PAD),
     )
     with torch.random.fork_rng(devices=[]):
@@ -198,6 +209,7 @@ __all__ = [
     "CHAT_TEMPLATE",
     "DEFAULT_TAGS",
     "SHAPES",
+    "TINY_FORMAT",
     "TinyShape",
     "TinySize",
     "build_tiny",
