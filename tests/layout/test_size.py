@@ -1,7 +1,8 @@
 """Functions of at most 40 lines, modules of at most 400, at most five positional parameters.
 
-Lines of a function are counted from `def` to its end without the docstring. A longer one says why
-in its docstring and stands in the list here.
+Lines of a function are counted from `def` to its end without the docstring; those of a command
+without its signature too, which is the table of its options. A longer one says why in its
+docstring and stands in the list here.
 """
 
 from __future__ import annotations
@@ -43,24 +44,30 @@ def _functions(path: Path) -> Iterator[Function]:
 
 def _lines(function: Function) -> int:
     assert function.end_lineno is not None
-    total = function.end_lineno - function.lineno + 1
     first = function.body[0]
+    start = first.lineno if _options(function) else function.lineno
+    total = function.end_lineno - start + 1
     if ast.get_docstring(function, clean=False) is not None:
         assert first.end_lineno is not None
         total -= first.end_lineno - first.lineno + 1
     return total
 
 
-def _positional(function: Function) -> int:
-    """Return how many arguments may be given by position. `Annotated` ones are a command's."""
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    own = len(arguments) - (bool(arguments) and arguments[0].arg in {"self", "cls"})
-    options = [
+def _options(function: Function) -> list[ast.arg]:
+    """Return the arguments that are options of a command: the `Annotated` ones."""
+    arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return [
         argument
         for argument in arguments
         if argument.annotation and ast.unparse(argument.annotation).startswith("Annotated[")
     ]
-    return own - len(options)
+
+
+def _positional(function: Function) -> int:
+    """Return how many arguments may be given by position, a command's options apart."""
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    own = len(arguments) - (bool(arguments) and arguments[0].arg in {"self", "cls"})
+    return own - len([argument for argument in arguments if argument in _options(function)])
 
 
 @pytest.mark.parametrize(
