@@ -7,6 +7,7 @@ work folder and the scratch folders lie in memory and are bounded in all, not fi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import os
@@ -133,7 +134,10 @@ class BubblewrapSandbox(SupervisedSandbox):
 
 @functools.cache
 def find_hierarchy() -> cgroups.Hierarchy | None:
-    """Return where groups can be made; tried out once, since permission bits do not tell all."""
+    """Return where groups can be made; tried out once, since permission bits do not tell all.
+
+    Groups of processes that ended without cleaning up are removed on this occasion.
+    """
     hierarchy = cgroups.find_hierarchy()
     if hierarchy is None:
         return None
@@ -141,8 +145,9 @@ def find_hierarchy() -> cgroups.Hierarchy | None:
         group = hierarchy.make(cgroups.group_name(next(_group_numbers)), SandboxLimits())
     except OSError:
         return None
-    for folder in group.folders:
-        folder.rmdir()
+    for folder in (*group.folders, *hierarchy.leftovers()):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
     return hierarchy
 
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,15 +27,16 @@ from agentgym.sandbox.owners import owned_name
 from agentgym.sandbox.supervised import SupervisedSandbox, supervisor_argv
 
 T = TypeVar("T")
-IMAGE = "agentgym/python-box:1"
+IMAGE = "localhost/agentgym/python-box:1"
 """Built from `sandbox/images/python/Dockerfile`."""
 LABEL = "agentgym.sandbox"
 """Label of every container; its value names the process that made it."""
 INSIDE_UID = 65534
 ENGINE_TIMEOUT_S = 60
 """For one request to the engine; programs are not waited for through requests."""
-HARD_NOFILE = 1024
-"""Engines default to a number that a host process without CAP_SYS_RESOURCE cannot pass on."""
+ULIMITS = {"nofile": 1024, "nproc": 4096}
+"""Engines default to numbers that an engine without CAP_SYS_RESOURCE cannot set. The second counts
+the processes of all boxes together, which share a user id; each box has its own bound besides."""
 REMOVE_WAIT_S = 15.0
 STDOUT, STDERR = 1, 2
 MAX_DIAGNOSIS = 4096
@@ -67,9 +69,10 @@ class DockerSandbox(SupervisedSandbox):
 
     async def _launch(self) -> Channel:
         client = await in_thread(connect, self._engine)
-        container = None
+        container, profile = None, None
         try:
-            container = await in_thread(self._create, client)
+            profile = await in_thread(_seccomp_profile, client)
+            container = await in_thread(self._create, client, profile)
             stream = await in_thread(_attach, client, container)
             channel = _ContainerChannel(client, container, stream)
             await channel.open()
@@ -77,9 +80,12 @@ class DockerSandbox(SupervisedSandbox):
         except BaseException as error:
             await asyncio.shield(in_thread(_discard, client, container))
             raise _explained(error, self._image) from error
+        finally:
+            if profile is not None and profile.startswith("/"):
+                os.unlink(profile)
         return channel
 
-    def _create(self, client: Any) -> Any:
+    def _create(self, client: Any, profile: str) -> Any:
         limits = self.limits
         disk = f"size={limits.disk_bytes},mode=1777,exec"
         scratch = f"size={limits.disk_bytes // 4},mode=1777,exec"
@@ -103,11 +109,12 @@ class DockerSandbox(SupervisedSandbox):
             pids_limit=limits.max_processes + cgroups.SPARE_PROCESSES,
             nano_cpus=int(limits.cpu_cores * 1e9),
             cap_drop=["ALL"],
-            security_opt=["no-new-privileges", f"seccomp={seccomp.docker_profile()}"],
+            security_opt=["no-new-privileges", f"seccomp={profile}"],
             read_only=True,
-            tmpfs={self.work_dir: disk, "/tmp": scratch},
+            # Podman would add a writable /var/tmp without bound.
+            tmpfs={self.work_dir: disk, "/tmp": scratch, "/var/tmp": "ro,size=4k"},
             shm_size=limits.disk_bytes // 4,
-            ulimits=[Ulimit(name="nofile", soft=HARD_NOFILE, hard=HARD_NOFILE)],
+            ulimits=[Ulimit(name=name, soft=n, hard=n) for name, n in ULIMITS.items()],
             # The supervisor's frames are no log: a driver would write every byte to the disk.
             log_config=LogConfig(type="none"),
         )
@@ -215,6 +222,23 @@ def image_command() -> str:
     """Return the command that builds the image of the boxes."""
     folder = Path(__file__).resolve().parent / "images" / "python"
     return f"docker build -t {IMAGE} {folder}"
+
+
+def is_podman(client: Any) -> bool:
+    """Return whether the engine is Podman."""
+    components = client.version().get("Components") or []
+    return any("podman" in str(part.get("Name", "")).lower() for part in components)
+
+
+def _seccomp_profile(client: Any) -> str:
+    """Return the filter as the engine takes it: as JSON, or as the path of a file (Podman)."""
+    if not is_podman(client):
+        return seccomp.docker_profile()
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="agentgym-seccomp-", suffix=".json", delete=False
+    ) as file:
+        file.write(seccomp.docker_profile())
+    return file.name
 
 
 def _attach(client: Any, container: Any) -> socket.socket:

@@ -12,7 +12,7 @@ import importlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from agentgym.errors import AgentGymError
 
@@ -20,8 +20,8 @@ from agentgym.errors import AgentGymError
 class Box(Protocol):
     """The part of `agentgym.sandbox.base.Sandbox` that is checked; see there."""
 
-    @property
-    def isolates(self) -> bool: ...  # noqa: D102
+    isolates: ClassVar[bool]
+
     @property
     def work_dir(self) -> str: ...  # noqa: D102
     @property

@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 SWEEP_ROUNDS = 40  # after that many, a fork bomb that outruns single kills is killed as a whole
 DRAIN_BYTES = 8 << 20  # a killed program's pipe holds at most 1 MiB, unless it raised the bound
 REPLY_LIMIT = 4 << 20
+SHUT_DOWN_S = 30
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
@@ -478,6 +479,10 @@ class Supervisor:
         """The host is gone: leave nothing behind."""
         self.programs = {}
         self.sweep()
+        if not self.is_init:
+            with contextlib.suppress(OSError, TimeoutError, AttributeError):
+                wipe(self.config["work"], time.monotonic() + SHUT_DOWN_S)
+                os.rmdir(self.config["work"])
         os._exit(0)
 
     # -- requests

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentgym.sandbox.base import Sandbox, SandboxLimits
 from agentgym.sandbox.bubblewrap import BubblewrapSandbox
+from agentgym.sandbox.docker import DockerSandbox, default_engine, in_thread
 from agentgym.sandbox.subprocess import SubprocessSandbox, UnsafeSandboxWarning
 
 MakeBox = Callable[..., Sandbox]
@@ -23,16 +27,50 @@ def make_subprocess(limits: SandboxLimits | None = None) -> Sandbox:
         return SubprocessSandbox(limits)
 
 
-@pytest.fixture(params=[pytest.param("bubblewrap", marks=pytest.mark.service), "subprocess"])
+def make_engine_box(name: str, limits: SandboxLimits | None = None) -> Sandbox:
+    """A container box of the engine `name`; `.ci/engines` starts both and names their sockets."""
+    listed = os.environ.get("AGENTGYM_TEST_ENGINES", "")
+    engines = dict(pair.split("=", 1) for pair in listed.split(",") if pair)
+    engine = engines.get(name) or (default_engine() if name == "docker" else None)
+    if engine is None:
+        pytest.skip(f"no engine {name}: source .ci/engines; engines_start; eval $(engines_env)")
+    return DockerSandbox(limits, engine=engine)
+
+
+ISOLATING = {
+    "bubblewrap": BubblewrapSandbox,
+    "docker": functools.partial(make_engine_box, "docker"),
+    "podman": functools.partial(make_engine_box, "podman"),
+}
+ISOLATING_PARAMS = [pytest.param(name, marks=pytest.mark.service) for name in ISOLATING]
+
+
+@pytest.fixture(params=[*ISOLATING_PARAMS, "subprocess"])
 def make_box(request: pytest.FixtureRequest) -> MakeBox:
     """Make a box of each kind."""
-    return {"bubblewrap": BubblewrapSandbox, "subprocess": make_subprocess}[request.param]
+    return {**ISOLATING, "subprocess": make_subprocess}[request.param]
 
 
-@pytest.fixture(params=[pytest.param("bubblewrap", marks=pytest.mark.service)])
+@pytest.fixture(params=ISOLATING_PARAMS)
 def make_isolating_box(request: pytest.FixtureRequest) -> MakeBox:
     """Make a box of each kind that isolates."""
-    return {"bubblewrap": BubblewrapSandbox}[request.param]
+    return ISOLATING[request.param]
+
+
+@pytest.fixture
+def kill_box() -> Callable[[Any], Awaitable[None]]:
+    """Kill a box from outside, as a failing machine would."""
+
+    async def kill(box: Any) -> None:
+        if box.name == "docker":
+            await in_thread(box._channel._container.kill)
+            return
+        pid = box._channel._process.pid
+        with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: ASYNC230
+            inner = file.read().split()
+        os.kill(int(inner[0]) if box.isolates else pid, signal.SIGKILL)
+
+    return kill
 
 
 def own_descendants() -> int:
@@ -59,6 +97,7 @@ def own_descendants() -> int:
 def host_is_as_before() -> Iterator[None]:
     """Fail if processes, descriptors or threads are left after the test."""
     descriptors, processes = len(os.listdir("/proc/self/fd")), own_descendants()
+    left = (0, 0)
     yield
     for _ in range(50):
         left = len(os.listdir("/proc/self/fd")) - descriptors, own_descendants() - processes

@@ -56,31 +56,27 @@ async def test_a_python_session_lasts_for_the_lease(make_box) -> None:
         assert (await lease.python.run("x + 1")).output == "21\n"
 
 
-async def test_a_box_killed_while_it_waits_is_replaced(make_box, host_is_as_before) -> None:
+async def test_a_box_killed_while_it_waits_is_replaced(
+    make_box, kill_box, host_is_as_before
+) -> None:
     async with SandboxPool(make_box, size=1, warm=1) as pool:
         await settle(pool)
         (box,) = pool._idle
-        kill(box)
+        await kill_box(box)
         async with pool.lease() as lease:
             assert lease.box is not box
             assert (await lease.box.exec(["echo", "x"])).stdout == "x\n"
         assert pool.live_boxes == 1
 
 
-async def test_a_box_killed_in_its_lease_serves_again_afterwards(make_box) -> None:
+async def test_a_box_killed_in_its_lease_serves_again_afterwards(make_box, kill_box) -> None:
     async with SandboxPool(make_box, size=1) as pool:
         async with pool.lease() as lease:
-            kill(lease.box)
+            await kill_box(lease.box)
             with pytest.raises(InfrastructureError):
                 await lease.box.exec(["true"])
         async with pool.lease() as lease:
             assert (await lease.box.exec(["echo", "x"])).stdout == "x\n"
-
-
-def kill(box) -> None:
-    pid = box._channel._process.pid
-    inner = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    os.kill(int(inner[0]) if box.isolates else pid, signal.SIGKILL)
 
 
 async def test_more_episodes_than_boxes_wait_their_turn() -> None:
