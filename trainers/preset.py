@@ -1,8 +1,8 @@
 """Presets: an objective as data, read from YAML into a frozen record.
 
-In order: the record (`PartConfig`, `TermConfig`, `SourceNote`, `Preset`), `list_presets` and
-`load_preset`. Everything wrong with a preset is reported at once, with the nearest valid names.
-What parts exist and which parameters they take is `agentgym.trainers.parts.registry`.
+In order: `list_presets` and `load_preset`. Everything wrong with a preset is reported at once, with
+the nearest valid names. The record is `agentgym.trainers.preset_model`, what parts exist and which
+parameters they take `agentgym.trainers.parts.registry`.
 """
 
 from __future__ import annotations
@@ -10,177 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 import yaml
 
 from agentgym.errors import ConfigError
 from agentgym.trainers.parts import registry
-from agentgym.trainers.parts.registry import Need, Slot
+from agentgym.trainers.preset_checks import contradictions
 from agentgym.trainers.preset_merge import apply_override, merge
+from agentgym.trainers.preset_model import CriticConfig, PartConfig, Preset, TermConfig
 
-_FROZEN = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-
-class PartConfig(pydantic.BaseModel):
-    """One part by name, with its parameters; `name` where other slots refer to it."""
-
-    model_config = _FROZEN
-
-    part: str
-    name: str | None = None
-    parameters: dict[str, Any] = {}
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _fold(cls, raw: object) -> object:
-        """Read `{part: clip, clip_low: 0.2}`, or the bare name of a part without parameters."""
-        if isinstance(raw, str):
-            return {"part": raw}
-        if isinstance(raw, dict) and "parameters" not in raw:
-            rest = {key: raw[key] for key in raw if key not in ("part", "name")}
-            kept = {key: raw[key] for key in ("part", "name") if key in raw}
-            return {**kept, "parameters": rest}
-        return raw
-
-
-class TermConfig(pydantic.BaseModel):
-    """A named, weighted chain of operations over one or several rewards."""
-
-    model_config = _FROZEN
-
-    name: str
-    reward: dict[str, float]
-    ops: tuple[PartConfig, ...] = ()
-    weight: float = 1.0
-
-    @pydantic.field_validator("reward", mode="before")
-    @classmethod
-    def _weigh(cls, raw: object) -> object:
-        """Read one name, a list of names, or names with weights."""
-        if isinstance(raw, str):
-            return {raw: 1.0}
-        if isinstance(raw, list | tuple):
-            return {str(name): 1.0 for name in raw}
-        return raw
-
-
-class SourceNote(pydantic.BaseModel):
-    """Where an objective comes from."""
-
-    model_config = _FROZEN
-
-    authors: str
-    year: int
-    arxiv: str = ""
-    where: str = ""
-
-    def __str__(self) -> str:
-        """Return `authors year, arXiv:id, where`."""
-        arxiv = f"arXiv:{self.arxiv}" if self.arxiv else ""
-        return ", ".join(
-            piece for piece in (f"{self.authors} {self.year}", arxiv, self.where) if piece
-        )
-
-
-class Preset(pydantic.BaseModel):
-    """An objective: a part for each slot of a step, in the order of the step."""
-
-    model_config = _FROZEN
-
-    name: str
-    source: SourceNote
-    status: Literal["faithful", "inspired_by"]
-    formula: str
-    bias: str
-    notes: tuple[str, ...] = ()
-    sampler: PartConfig
-    rollout: PartConfig
-    rows: PartConfig
-    probes: tuple[PartConfig, ...] = ()
-    rewards: tuple[PartConfig, ...]
-    mixer: PartConfig
-    filters: tuple[PartConfig, ...] = ()
-    terms: tuple[TermConfig, ...] = ()
-    combine: PartConfig | None = None
-    critic: PartConfig | None = None
-    spread: PartConfig | None = None
-    reshape: tuple[PartConfig, ...] = ()
-    anchor: PartConfig
-    ratio: PartConfig
-    correction: PartConfig
-    bounds: PartConfig
-    gate: PartConfig
-    aggregation: PartConfig
-    regularizers: tuple[PartConfig, ...] = ()
-    group_objective: PartConfig | None = None
-    hooks: tuple[PartConfig, ...] = ()
-    schedule: PartConfig
-    controllers: tuple[PartConfig, ...] = ()
-
-    def parts(self) -> tuple[tuple[str, Slot, PartConfig], ...]:
-        """Return every part of the preset as (path, slot, config), in the order of a step."""
-        found: list[tuple[str, Slot, PartConfig]] = []
-        for path, slot in _PLACES.items():
-            value = getattr(self, path)
-            if isinstance(value, PartConfig):
-                found.append((path, slot, value))
-            elif value is not None:
-                found.extend((f"{path}.{at}", slot, item) for at, item in enumerate(value))
-            if path == "filters":
-                found.extend(
-                    (f"terms.{term.name}.ops.{at}", Slot.OP, op)
-                    for term in self.terms
-                    for at, op in enumerate(term.ops)
-                )
-        return tuple(found)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """Return the union of what the parts need beside the records."""
-        return frozenset().union(
-            *(
-                registry.find(slot, config.part).all_needs(config.parameters)
-                for _, slot, config in self.parts()
-            )
-        )
-
-    @property
-    def can_skip_proximal(self) -> bool:
-        """Return whether, in a step of one update, the policy may stand for its own anchor.
-
-        True where nothing before the loss reads the proximal log-probabilities: then the separate
-        pass that computes them can be left out.
-        """
-        readers = (self.correction.part != "none", self.critic is not None, bool(self.hooks))
-        return self.anchor.part == "proximal" and not any(readers)
-
-
-_PLACES: dict[str, Slot] = {
-    "sampler": Slot.SAMPLER,
-    "rollout": Slot.ROLLOUT,
-    "rows": Slot.ROWS,
-    "probes": Slot.PROBE,
-    "rewards": Slot.REWARD,
-    "mixer": Slot.MIXER,
-    "filters": Slot.FILTER,
-    "combine": Slot.COMBINE,
-    "critic": Slot.CRITIC,
-    "spread": Slot.SPREAD,
-    "reshape": Slot.RESHAPE,
-    "anchor": Slot.ANCHOR,
-    "ratio": Slot.RATIO,
-    "correction": Slot.CORRECTION,
-    "bounds": Slot.BOUNDS,
-    "gate": Slot.GATE,
-    "aggregation": Slot.AGGREGATION,
-    "regularizers": Slot.REGULARIZER,
-    "group_objective": Slot.GROUP_OBJECTIVE,
-    "hooks": Slot.HOOK,
-    "schedule": Slot.SCHEDULE,
-    "controllers": Slot.CONTROLLER,
-}
+__all__ = ["CriticConfig", "PartConfig", "Preset", "TermConfig", "list_presets", "load_preset"]
 
 
 def list_presets() -> tuple[str, ...]:
@@ -291,70 +132,3 @@ def _sentence(item: Any) -> str:
     if item["type"] == "missing":
         return f"key {path!r} is missing"
     return f"{path}: {item['msg']} (got {item['input']!r})"
-
-
-def contradictions(preset: Preset, *, group_size: int | None = None) -> tuple[str, ...]:
-    """Return what parts of the preset cannot do together, one sentence each."""
-    return (
-        *_name_problems(preset),
-        *_shape_problems(preset),
-        *_need_problems(preset, group_size),
-    )
-
-
-def _name_problems(preset: Preset) -> list[str]:
-    """Return references to rewards and terms that do not exist, and names that come twice."""
-    problems: list[str] = []
-    rewards = [config.name or config.part for config in preset.rewards]
-    terms = [term.name for term in preset.terms]
-    for kind, names in (("reward", rewards), ("term", terms)):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        problems.extend(f"two {kind}s are named {name!r}" for name in twice)
-    for term in preset.terms:
-        problems.extend(
-            f"terms.{term.name}: unknown reward {name!r}{registry.hint(name, rewards)}"
-            for name in term.reward
-            if name not in rewards
-        )
-    for path, key in (("combine", "accumulate"), ("bounds", "term")):
-        config = getattr(preset, path)
-        wanted = config.parameters.get(key) if config is not None else None
-        if wanted is not None and wanted not in terms:
-            problems.append(f"{path}.{key}: unknown term {wanted!r}{registry.hint(wanted, terms)}")
-    return problems
-
-
-def _shape_problems(preset: Preset) -> list[str]:
-    """Return slots that exclude or require each other."""
-    problems: list[str] = []
-    if preset.critic is not None and preset.terms:
-        problems.append("'critic' stands instead of 'terms': give one of the two (got both)")
-    if preset.critic is None and not preset.terms and preset.group_objective is None:
-        problems.append("an advantage is needed: give 'terms' or a 'critic' (got neither)")
-    if preset.terms and (preset.combine is None or preset.spread is None):
-        problems.append("'terms' need a 'combine' and a 'spread' part")
-    if preset.anchor.part == "behavior" and preset.correction.part != "none":
-        problems.append(
-            f"correction {preset.correction.part!r} is always 1 with the anchor 'behavior': use "
-            "the anchor 'proximal', or the correction 'none'"
-        )
-    return problems
-
-
-def _need_problems(preset: Preset, group_size: int | None) -> list[str]:
-    """Return needs that other slots, or the run, cannot meet."""
-    problems: list[str] = []
-    gate = registry.find(Slot.GATE, preset.gate.part)
-    if Need.CLIP_WIDTHS in preset.needs and "clip_low" not in gate.parameters:
-        problems.append(
-            f"bounds {preset.bounds.part!r} sets clip widths, which gate {preset.gate.part!r} "
-            "has not"
-        )
-    if group_size is not None and group_size < 2 and Need.GROUP in preset.needs:
-        problems.append(
-            "a group baseline needs 2 or more trajectories of a task (got group size "
-            f"{group_size!r}); raise the group size or take a preset without one: 'reinforce'"
-        )
-    if Need.BELIEF in preset.needs and not preset.probes:
-        problems.append("a belief reward needs a probe: give 'probes' (got none)")
-    return problems

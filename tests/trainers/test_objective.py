@@ -107,7 +107,12 @@ def run(preset, batch, policy, *, splits=None, widths=True):
     total = torch.zeros((), dtype=policy.dtype)
     for chosen in splits or [list(range(batch.ids.shape[0]))]:
         width = int(batch.lengths[chosen].max()) if widths else batch.ids.shape[1]
-        part = micro_loss(preset, prepared, torch.tensor(chosen), leaf[chosen, :width])
+        logprobs = leaf[chosen, :width]
+        # A value head that reads what the log-probabilities read, and an entropy.
+        values = 0.3 * logprobs + 0.1 if preset.critic else None
+        part = micro_loss(
+            preset, prepared, torch.tensor(chosen), logprobs, values=values, entropy=-logprobs
+        )
         part.loss.backward(retain_graph=True)
         total = total + part.loss.detach()
     return total, leaf.grad
@@ -268,7 +273,16 @@ def test_micro_batches_change_nothing(name, size):
 
 def with_everything(batch):
     """Attach what a preset may need beside the proximal log-probabilities."""
-    return batch
+    more = batch.with_logprobs(
+        reference=batch.rows.logprobs["proximal"] - scatter(batch, batch_numbers(batch, 3, 0.2))
+    )
+    return more.with_token_fields(values=scatter(batch, batch_numbers(batch, 4, 0.5)))
+
+
+def batch_numbers(batch, seed, scale):
+    """Drawn numbers in the order of the batch's trajectories, whatever that order is."""
+    numbers = drawn(seed, scale)
+    return [numbers["abc".index(name)] for name in batch.trajectory_ids]
 
 
 @pytest.mark.parametrize("name", list_presets())
@@ -320,12 +334,16 @@ def permuted(order, proximal):
 
 @pytest.mark.parametrize("name", list_presets())
 def test_equal_outcomes_and_no_gains_give_no_gradient(name):
-    if name in ("reinforce",):
-        return  # has no baseline: equal outcomes still teach
+    if name == "reinforce" or load_preset(name).critic is not None:
+        return  # has no group baseline: equal outcomes still teach
     batch, policy = with_policies(a2tgpo_batch())
-    table = dataclasses.replace(batch.table, outcome=torch.full((3,), 0.3, dtype=F64))
+    # igpo compares gains with outcomes: they are equal where both are 0.
+    equal = 0.0 if name == "igpo" else 0.3
+    table = dataclasses.replace(batch.table, outcome=torch.full((3,), equal, dtype=F64))
     batch = dataclasses.replace(batch, table=table)
-    batch = with_everything(batch.with_turn_fields(belief_logprobs=torch.zeros(3, 4, dtype=F64)))
+    batch = batch.with_turn_fields(belief_logprobs=torch.zeros(3, 4, dtype=F64))
+    # The reference is the policy itself: a KL has no gradient there.
+    batch = with_everything(batch).with_logprobs(reference=policy)
     _, gradient = run(load_preset(name), batch, policy)
     assert torch.all(gradient == 0)
 

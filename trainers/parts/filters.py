@@ -1,7 +1,8 @@
 """Filters: which trajectories and turns enter the statistics, and which tokens are trained.
 
 In order: `FilterVerdict`, the maths of `group_range`, then the parts `zero_variance_group`,
-`truncated_trajectory`, `over_turn`, `stale`. A filter declares with `statistics` whether it acts
+`truncated_trajectory`, `over_turn`, `stale`,
+`mismatch`. A filter declares with `statistics` whether it acts
 before the statistics (`exclude`) or after them (`include`: the mask alone changes). Infrastructure
 failures and unscored trajectories are no option: the objective leaves them out before any filter.
 """
@@ -135,3 +136,39 @@ def stale(
         tokens=fresh | ~rows.mask,
         refill=verdict.refill,
     )
+
+
+@part("filter", needs=(Need.PROXIMAL,))
+def mismatch(
+    table: TurnTable,
+    rows: RowTable,
+    *,
+    low: float,
+    high: float,
+    veto: float,
+    statistics: Statistics,
+) -> FilterVerdict:
+    """Drop trajectories whose sampler and trainer disagree.
+
+    Kept are those whose geometric mean ratio proximal / behavior, over all trained tokens in all
+    rows, lies in [low, high] and none of whose tokens has a ratio below `veto`.
+
+    Args:
+        table: The trajectories.
+        rows: The rows; proximal and behavior log-probabilities are read.
+        low: Smallest accepted geometric mean.
+        high: Largest accepted geometric mean.
+        veto: Smallest accepted ratio of a single token.
+        statistics: Whether the dropped ones still enter the statistics.
+
+    Source: Dr. Kernel 2026 (mismatch rejection sampling).
+    """
+    gap = rows.logprobs["proximal"] - rows.logprobs["behavior"]
+    gap = torch.where(rows.mask, gap, torch.zeros_like(gap)).double()
+    count = table.group.shape[0]
+    sums = gap.new_zeros(count).index_add(0, rows.trajectory, gap.sum(dim=1))
+    tokens = gap.new_zeros(count).index_add(0, rows.trajectory, rows.mask.double().sum(dim=1))
+    mean = (sums / tokens.clamp(min=1)).exp()
+    lowest = gap.new_zeros(count).scatter_reduce(0, rows.trajectory, gap.amin(dim=1), "amin")
+    drop = (mean < low) | (mean > high) | (lowest.exp() < veto)
+    return _verdict(table, drop[:, None].expand_as(table.turn_valid), statistics, refill=False)

@@ -4,7 +4,7 @@ Two kinds, kept apart by a trait. A *surrogate* returns f(r, A), its gradient fl
 ratio, and the loss is -f. A *weighted* gate (trait "weighted") returns a weight w, which is
 detached, and the loss is -w A log pi; its value says nothing, only its gradient does.
 
-In order: `score`, `importance`, `clip`, `dual_clip`, `two_sided_clip`.
+In order: `score`, `importance`, `clip`, `dual_clip`, `two_sided_clip`, `capped_weight`.
 """
 
 from __future__ import annotations
@@ -156,3 +156,29 @@ def two_sided_clip(
     ratio = log_ratio.exp()
     clipped = clipped_ratio(ratio, clip_low=clip_low, clip_high=clip_high)
     return torch.minimum(ratio.clamp(max=cap) * advantages, clipped * advantages)
+
+
+@part("gate", traits=("weighted",))
+def capped_weight(
+    log_ratio: Float[Tensor, "batch time"],
+    advantages: Float[Tensor, "batch time"],
+    policy_logprobs: Float[Tensor, "batch time"],
+    *,
+    ratio_cap: float,
+) -> Float[Tensor, "batch time"]:
+    """Return the weight min(r, ratio_cap): no token loses its gradient.
+
+    Args:
+        log_ratio: Detached log-ratio.
+        advantages: Advantage of each token (not read).
+        policy_logprobs: Detached log-probabilities (not read).
+        ratio_cap: The absolute cap (not a distance from 1), above 0.
+
+    Raises:
+        ValueError: If `ratio_cap` is not above 0.
+
+    Source: MiniMax 2025 (CISPO), arXiv:2506.13585.
+    """
+    if ratio_cap <= 0:
+        raise ValueError(f"'ratio_cap' must be > 0 (got {ratio_cap!r})")
+    return log_ratio.exp().clamp(max=ratio_cap)

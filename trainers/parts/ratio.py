@@ -1,8 +1,9 @@
 """Ratio: from the log-ratio of each token to the log-ratio of the unit that is clipped.
 
-In order: `segment_mean`, `segment_total`, then the parts `token`, `turn_mean`, `turn_sum`,
-`sequence_mean`, `sequence_sum`, `sequence_token`. The input is policy minus anchor, 0 outside the
-mask; the result is bounded before anyone takes its exponential. A sequence is one row.
+In order: `segment_total`, `segment_mean`, `row_total`, `row_mean`, then the parts `token`,
+`turn_mean`, `turn_sum`, `sequence_mean`, `sequence_sum`, `sequence_token`. The input is policy
+minus anchor, 0 outside the mask; the result is bounded before anyone takes its exponential. A
+sequence is one row.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ def segment_mean(
     return segment_total(values, mask, turn_ids) / count.clamp(min=1)
 
 
-def _row_total(
+def row_total(
     values: Float[Tensor, "batch time"], mask: Bool[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time"]:
+    """Return for each trained token the sum over the trained tokens of its row."""
     kept = torch.where(mask, values, torch.zeros_like(values))
     total = kept.sum(dim=1, keepdim=True).expand_as(values)
     return torch.where(mask, total, torch.zeros_like(values))
 
 
-def _row_mean(
+def row_mean(
     values: Float[Tensor, "batch time"], mask: Bool[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time"]:
-    return _row_total(values, mask) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    """Return for each trained token the mean over the trained tokens of its row."""
+    return row_total(values, mask) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _value_of_unit(
@@ -142,7 +145,7 @@ def sequence_mean(
 
     Source: Zheng et al. 2025 (GSPO), arXiv:2507.18071.
     """
-    return _row_mean(log_ratio, mask).clamp(-log_bound, log_bound)
+    return row_mean(log_ratio, mask).clamp(-log_bound, log_bound)
 
 
 @part("ratio", traits=("per_row", "sequence_sum"))
@@ -161,7 +164,7 @@ def sequence_sum(
         turn_ids: Turn of each token (not read).
         log_bound: Largest absolute log-ratio.
     """
-    return _row_total(log_ratio, mask).clamp(-log_bound, log_bound)
+    return row_total(log_ratio, mask).clamp(-log_bound, log_bound)
 
 
 @part("ratio", traits=("per_row",))
@@ -182,5 +185,5 @@ def sequence_token(
 
     Source: Zheng et al. 2025 (GSPO), arXiv:2507.18071, the token-level variant.
     """
-    unit = _value_of_unit(log_ratio, _row_mean(log_ratio, mask))
+    unit = _value_of_unit(log_ratio, row_mean(log_ratio, mask))
     return unit.clamp(-log_bound, log_bound)

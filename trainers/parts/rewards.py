@@ -1,7 +1,7 @@
 """Rewards: from the trajectory table to named numbers of turns, each with its validity.
 
-In order: `outcome`, `turn_rewards`, `belief_gain`. A reward part returns `TurnValues`; the
-preset gives the name under which the terms find it.
+In order: `outcome`, `turn_rewards`, `belief_gain`, `soft_overlong`. A reward part returns
+`TurnValues`; the preset gives the name under which the terms find it.
 """
 
 from __future__ import annotations
@@ -79,3 +79,24 @@ def belief_gain(table: TurnTable, *, mode: Literal["prob", "log"], final_turn: b
     if not final_turn:
         valid = valid & ~table.last_turn
     return TurnValues(values=torch.where(valid, gain, torch.zeros_like(gain)), valid=valid)
+
+
+@part("reward")
+def soft_overlong(table: TurnTable, *, max_tokens: int, buffer: int) -> TurnValues:
+    """Return a penalty of length: 0 up to max - buffer, then linear to -1 at max, -1 beyond.
+
+    Args:
+        table: The trajectories; their numbers of trained tokens are read.
+        max_tokens: Largest wanted number of sampled tokens.
+        buffer: Length of the slope, in (0, max_tokens].
+
+    Raises:
+        ValueError: If `buffer` is not in (0, max_tokens].
+
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, eq. 13.
+    """
+    if not 0 < buffer <= max_tokens:
+        raise ValueError(f"'buffer' must be in (0, {max_tokens}] (got {buffer!r})")
+    over = (table.length - (max_tokens - buffer)).to(table.outcome.dtype)
+    penalty = -(over / buffer).clamp(0, 1)
+    return TurnValues(values=penalty[:, None], valid=table.scored[:, None])

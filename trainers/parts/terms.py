@@ -159,10 +159,13 @@ def _centred(
     counted: Bool[Tensor, "trajectory turn"],
     statistics: CellStatistics,
     centre: str,
+    baseline: Float[Tensor, "trajectory turn"] | None,
 ) -> Float[Tensor, "trajectory turn"]:
     """Return the values minus their baseline: the cell's mean, or the mean of the others in it."""
     if centre == "none":
         return values
+    if baseline is not None:
+        return values - baseline
     difference = values - statistics.mean
     if centre == "mean":
         return difference
@@ -170,6 +173,18 @@ def _centred(
     # For one that is not a member the others are all of them.
     others = (statistics.count - 1).clamp(min=1)
     return torch.where(counted, difference * statistics.count / others, difference)
+
+
+def _length_weighted(
+    values: Float[Tensor, "trajectory turn"],
+    counted: Bool[Tensor, "trajectory turn"],
+    cell: Int[Tensor, "trajectory turn"],
+    table: TurnTable,
+) -> Float[Tensor, "trajectory turn"]:
+    """Return sum(L x) / sum(L) of each cell, L the trained tokens of the trajectory."""
+    lengths = table.length[:, None].to(values.dtype).expand_as(values)
+    total = cell_sums(lengths, counted, cell)
+    return cell_sums(lengths * values, counted, cell) / total.clamp(min=1)
 
 
 def _needs_group(parameters: Mapping[str, Any]) -> tuple[Need, ...]:
@@ -184,7 +199,7 @@ def normalise(
     table: TurnTable,
     *,
     keys: tuple[Key, ...],
-    centre: Literal["mean", "leave_one_out", "none"],
+    centre: Literal["mean", "leave_one_out", "length_weighted", "none"],
     scale: Literal["std", "none"],
     ddof: int,
     eps: float,
@@ -199,7 +214,8 @@ def normalise(
         values: One number a turn, or a trajectory.
         table: The trajectories.
         keys: What the members of a cell share.
-        centre: Baseline: the cell's mean, the mean of the others, or 0.
+        centre: Baseline: the cell's mean, the mean of the others, the mean weighted by the number
+            of trained tokens, or 0.
         scale: Divide by the cell's standard deviation, or not.
         ddof: 1 for the sample, 0 for the population deviation.
         eps: Added to the deviation.
@@ -209,14 +225,16 @@ def normalise(
         source_rows: Whose values form the statistics: all, or on-policy trajectories only.
 
     Source: Shao et al. 2024 (GRPO), arXiv:2402.03300; the leave-one-out baseline from Ahmadian
-    et al. 2024 (RLOO), arXiv:2402.14740. The floor is ours: a tiny deviation of nearly equal
+    et al. 2024 (RLOO), arXiv:2402.14740, the length-weighted one from Hao et al. 2025 (OPO),
+    arXiv:2505.23585. The floor is ours: a tiny deviation of nearly equal
     rewards would blow rounding errors up to full advantages.
     """
     x, valid = values.zeroed(), values.valid
     cell = cell_index(table, x.shape[1], keys)
     counted = valid if source_rows == "all" else valid & table.on_policy[:, None]
     statistics = cell_statistics(x, counted, cell)
-    centred = _centred(x, counted, statistics, centre)
+    baseline = _length_weighted(x, counted, cell, table) if centre == "length_weighted" else None
+    centred = _centred(x, counted, statistics, centre, baseline)
     if scale == "std":
         freedom = (statistics.count - ddof).clamp(min=1)
         deviation = (statistics.squares / freedom + variance_eps).sqrt()

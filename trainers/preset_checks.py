@@ -1,0 +1,77 @@
+"""What parts of a preset cannot do together: `contradictions`, found when it is loaded."""
+
+from __future__ import annotations
+
+from agentgym.trainers.parts import registry
+from agentgym.trainers.parts.registry import Need, Slot
+from agentgym.trainers.preset_model import Preset
+
+
+def contradictions(preset: Preset, *, group_size: int | None = None) -> tuple[str, ...]:
+    """Return what parts of the preset cannot do together, one sentence each."""
+    return (
+        *_name_problems(preset),
+        *_shape_problems(preset),
+        *_need_problems(preset, group_size),
+    )
+
+
+def _name_problems(preset: Preset) -> list[str]:
+    """Return references to rewards and terms that do not exist, and names that come twice."""
+    problems: list[str] = []
+    rewards = [config.name or config.part for config in preset.rewards]
+    terms = [term.name for term in preset.terms]
+    for kind, names in (("reward", rewards), ("term", terms)):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems.extend(f"two {kind}s are named {name!r}" for name in twice)
+    readers = [(f"terms.{term.name}", term.reward) for term in preset.terms]
+    if preset.critic is not None:
+        readers.append(("critic", preset.critic.reward))
+    for path, wanted in readers:
+        problems.extend(
+            f"{path}: unknown reward {name!r}{registry.hint(name, rewards)}"
+            for name in wanted
+            if name not in rewards
+        )
+    for path, key in (("combine", "accumulate"), ("bounds", "term")):
+        config = getattr(preset, path)
+        wanted = config.parameters.get(key) if config is not None else None
+        if wanted is not None and wanted not in terms:
+            problems.append(f"{path}.{key}: unknown term {wanted!r}{registry.hint(wanted, terms)}")
+    return problems
+
+
+def _shape_problems(preset: Preset) -> list[str]:
+    """Return slots that exclude or require each other."""
+    problems: list[str] = []
+    if preset.critic is not None and preset.terms:
+        problems.append("'critic' stands instead of 'terms': give one of the two (got both)")
+    if preset.critic is None and not preset.terms and preset.group_objective is None:
+        problems.append("an advantage is needed: give 'terms' or a 'critic' (got neither)")
+    if preset.critic is None and preset.terms and (preset.combine is None or preset.spread is None):
+        problems.append("'terms' need a 'combine' and a 'spread' part")
+    if preset.anchor.part == "behavior" and preset.correction.part != "none":
+        problems.append(
+            f"correction {preset.correction.part!r} is always 1 with the anchor 'behavior': use "
+            "the anchor 'proximal', or the correction 'none'"
+        )
+    return problems
+
+
+def _need_problems(preset: Preset, group_size: int | None) -> list[str]:
+    """Return needs that other slots, or the run, cannot meet."""
+    problems: list[str] = []
+    gate = registry.find(Slot.GATE, preset.gate.part)
+    if Need.CLIP_WIDTHS in preset.needs and "clip_low" not in gate.parameters:
+        problems.append(
+            f"bounds {preset.bounds.part!r} sets clip widths, which gate {preset.gate.part!r} "
+            "has not"
+        )
+    if group_size is not None and group_size < 2 and Need.GROUP in preset.needs:
+        problems.append(
+            "a group baseline needs 2 or more trajectories of a task (got group size "
+            f"{group_size!r}); raise the group size or take a preset without one: 'reinforce'"
+        )
+    if Need.BELIEF in preset.needs and not preset.probes:
+        problems.append("a belief reward needs a probe: give 'probes' (got none)")
+    return problems
