@@ -80,6 +80,7 @@ def test_wheel_holds_the_data_files(wheel: Path) -> None:
     assert "agentgym/py.typed" in names
     assert any(name.startswith("agentgym/trainers/presets/") for name in names)
     assert any(name.endswith(".jinja") for name in names)
+    assert "agentgym/sandbox/images/python/Dockerfile" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
