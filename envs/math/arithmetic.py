@@ -12,6 +12,7 @@ from agentgym.env import Reply
 from agentgym.envs.math.arithmetic_tasks import MOST_OPERATIONS, check_levels, draw_task
 from agentgym.envs.math.calculator import calculate_one, read_operation
 from agentgym.envs.math.expressions import parse
+from agentgym.envs.math.guessing import wrong_number
 from agentgym.envs.math.rationals import format_number, parse_number
 from agentgym.envs.math.reduction import Reduction
 from agentgym.errors import EnvError
@@ -119,13 +120,7 @@ class ArithmeticEnv(ToolEnv):
 
         Demonstrations in which a share guesses at once leave something to learn by trial.
         """
-        gold = self._gold()
-        digits = len(str(abs(gold.numerator)))
-        while True:
-            numerator = rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
-            guess = Fraction(numerator if gold >= 0 else -numerator, gold.denominator)
-            if guess != gold:
-                return self.protocol.format_answer(format_number(guess))
+        return self.protocol.format_answer(wrong_number(self._gold(), rng))
 
     def _gold(self) -> Fraction:
         gold = parse_number(self.task.answers[0]) if self.task and self.task.answers else None

@@ -1,22 +1,18 @@
 """The process that compares formulas: `python -m agentgym.envs.math.symbolic_worker`.
 
-One JSON object a line in, one a line out; `{"ready": true}` first. It may hang, or be killed by the
-kernel, at any time: `symbolic` holds the other end and knows. math-verify's parser reads and its
-`verify` judges, with two corrections: numbers are compared relatively, never after rounding, and
-what `verify` calls equal must agree at sample points too.
+It may hang, or be killed by the kernel, at any time: `processes` holds the other end and knows.
+math-verify's parser reads and its `verify` judges, with two corrections: numbers are compared
+relatively, never after rounding, and what `verify` calls equal must agree at sample points too.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import logging
-import math
-import resource
 import sys
-import time
-import warnings
 from typing import Any
+
+from agentgym.envs.math.processes import serve
 
 RELATIVE_TOLERANCE = 1e-6
 """Of a decimal against an irrational number: six digits were written, or it is another number."""
@@ -24,8 +20,6 @@ _EXACT_TOLERANCE = 1e-40
 _DIGITS = 60
 """Digits of the numbers of exact expressions; of sums that cancel, sympy takes more by itself."""
 _SAMPLE_POINTS = ((37, 29), (53, 31), (19, 41), (71, 13))
-_MEMORY_BYTES = 2 * 1024**3
-_SPARE_CPU_S = 2
 _STACK_DEPTH = 3000
 
 
@@ -35,18 +29,9 @@ class UnreadableError(Exception):
 
 def main() -> None:
     """Answer requests until the input ends."""
-    # Results go to the original standard output only; libraries that print cannot disturb it.
-    channel, sys.stdout = sys.stdout, sys.stderr
-    warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(_STACK_DEPTH)
-    importlib.import_module("math_verify")  # the slow part, before the first request
-    _bound_memory()
-    _say(channel, {"ready": True})
-    for line in sys.stdin:
-        request = json.loads(line)
-        _bound_processor_time(float(request["limit_s"]))
-        _say(channel, answer(request))
+    serve(answer, prepare=lambda: importlib.import_module("math_verify"))
 
 
 def _sympy() -> Any:
@@ -176,24 +161,6 @@ def _agrees_at_samples(gold: Any, found: Any) -> bool:
         if _is_number(left) and _is_number(right) and not _same_number(left, right):
             return False
     return True
-
-
-def _bound_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-
-
-def _bound_processor_time(limit_s: float) -> None:
-    """Let the kernel end this process if whoever started it is gone and nobody else does."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = math.ceil(time.process_time() + limit_s) + _SPARE_CPU_S
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
-    )
-
-
-def _say(channel: Any, message: dict[str, Any]) -> None:
-    channel.write(json.dumps(message) + "\n")
-    channel.flush()
 
 
 if __name__ == "__main__":
