@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from agentgym.engine import Engine, GroupSpec
 from agentgym.env import Action, Reply, TextEnv
 from agentgym.errors import ConfigError, InfrastructureError
@@ -243,7 +244,9 @@ def test_engine_survives_an_instance_that_fails_to_close() -> None:
         (Limits(max_turns=3), StopReason.TERMINATED, 3),  # solved at the limit: terminated, J7
     ],
 )
-def test_engine_ends_an_episode_at_its_limit_j7(limits: Limits, stop: StopReason, turns: int) -> None:
+def test_engine_ends_an_episode_at_its_limit_j7(
+    limits: Limits, stop: StopReason, turns: int
+) -> None:
     (records,), _ = run(specs(limits=limits))
     episode = records[0]
     assert (episode.stop_reason, len(episode.turns)) == (stop, turns)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from agentgym.errors import TaskError
+
 from agentgym.config import EnvSource
+from agentgym.errors import TaskError
 from agentgym.records import Task
 from agentgym.suites import GeneratedSplit, Suite
 from agentgym.trainers.sources import TaskStream, WeightedSuite, open_sources
 
 
 def suite(name: str, size: int) -> Suite:
-    tasks = tuple(Task(id=f"{name}-{i}", env_id="test/env-v0", prompt=f"{name} {i}") for i in range(size))
+    tasks = tuple(
+        Task(id=f"{name}-{i}", env_id="test/env-v0", prompt=f"{name} {i}") for i in range(size)
+    )
     return Suite(name=name, env_id="test/env-v0", splits={"train": tasks})
 
 
