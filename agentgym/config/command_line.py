@@ -74,7 +74,7 @@ def _source(text: str) -> dict[str, Any]:
         name, rest = f"{name}:{rest[0]}", rest[1:]
     if not name.strip():
         raise InvalidInputError(
-            [Problem(key="envs", text=f"an environment has a name (got {text!r})")]
+            [Problem(key="envs", text=f"an environment needs a name (got {text!r})")]
         )
     settings: dict[str, Any] = dict(parse_assignments(rest).tree)
     values = {

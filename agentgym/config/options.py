@@ -140,8 +140,9 @@ def advice(key: str) -> str:
 
 
 def _place(homes: list[str]) -> str:
-    sections = [repr(home.rpartition(".")[0]) for home in homes if "." in home]
-    if not sections:
-        return f"at the top level: {homes[0]!r}"
-    where = " or ".join(sections)
-    return f"in section {where}: " + " or ".join(repr(home) for home in homes)
+    return " or ".join(
+        f"in section {home.rpartition('.')[0]!r}: {home!r}"
+        if "." in home
+        else f"at the top level: {home!r}"
+        for home in homes
+    )

@@ -21,10 +21,10 @@ _KINDS: Mapping[str, str] = {
     "tuple": "a list",
 }
 _BOUNDS: Mapping[str, tuple[str, str]] = {
-    "greater_than": ("> {}", "gt"),
-    "greater_than_equal": (">= {}", "ge"),
-    "less_than": ("< {}", "lt"),
-    "less_than_equal": ("<= {}", "le"),
+    "greater_than": ("> {:g}", "gt"),
+    "greater_than_equal": (">= {:g}", "ge"),
+    "less_than": ("< {:g}", "lt"),
+    "less_than_equal": ("<= {:g}", "le"),
 }
 
 

@@ -265,8 +265,9 @@ def write_atomic(path: Path, text: str) -> Path:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DiskError(f"{path} cannot be written ({error.strerror})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 
