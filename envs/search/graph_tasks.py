@@ -95,6 +95,7 @@ MOST_STEPS = 5
 
 _OPEN_ENDED = (Relation.MOTHER, Relation.MENTOR, Relation.EMPLOYER)
 """Relations that the people of the first generation lack."""
+_OF_KIND = {kind: tuple(r for r in Relation if SUBJECT[r] is kind) for kind in Kind}
 
 
 def is_held_out(names: Sequence[str]) -> bool:
@@ -254,24 +255,36 @@ def _draw_both(rng: random.Random, world: World) -> tuple[Thing, ...] | None:
 def _draw_path(
     rng: random.Random, world: World, start: Thing, steps: int, *, is_unknown: bool
 ) -> tuple[Relation, ...] | None:
-    """Return relations that lead on from `start`; None where they end too early."""
-    thing: Thing | None = start
+    """Return relations that lead on from `start`; None where they end too early, or lead back.
+
+    A proof would find that out too, but reads documents for it.
+    """
+    passed = [start]
     path: list[Relation] = []
     for number in range(steps):
-        if thing is None:
-            return None
         is_last = number == steps - 1
-        choices = [
-            relation
-            for relation in Relation
-            if SUBJECT[relation] is thing.kind
-            and (relation in OBJECT or (is_last and world.style == "prose"))
-            and (relation in PLAIN_RELATIONS or world.style == "prose")
-        ]
-        if is_last and is_unknown:
-            choices = [relation for relation in choices if relation in _OPEN_ENDED]
+        choices = _choices(world, passed[-1], is_last=is_last, is_unknown=is_unknown)
         if not choices:
             return None
         path.append(rng.choice(choices))
-        thing = world.related(thing, path[-1])
+        if path[-1] not in OBJECT:
+            return tuple(path)
+        other = world.related(passed[-1], path[-1])
+        if other in passed or (other is None) != (is_last and is_unknown):
+            return None
+        if other is not None:
+            passed.append(other)
     return tuple(path)
+
+
+def _choices(
+    world: World, thing: Thing, *, is_last: bool, is_unknown: bool
+) -> tuple[Relation, ...]:
+    is_plain = world.style == "plain"
+    if is_last and is_unknown:
+        return _OPEN_ENDED if thing.kind is Kind.PERSON else ()
+    return tuple(
+        relation
+        for relation in _OF_KIND[thing.kind]
+        if (relation in PLAIN_RELATIONS if is_plain else is_last or relation in OBJECT)
+    )
