@@ -32,15 +32,15 @@ def pack_ints(values: Sequence[int]) -> Any:
     if len(values) <= _SHORT:
         return [int(value) for value in values]
     lowest, highest = min(values), max(values)
-    code = next((c for c, (_, _, bound) in _UNSIGNED.items() if highest < bound), None)
-    is_coded = code is not None and lowest >= 0
-    width = _UNSIGNED[code][1] * _BYTES_IN_BASE64 if is_coded else _CHARS_OF_A_NUMBER
+    fits = (code for code, (_, _, bound) in _UNSIGNED.items() if lowest >= 0 and highest < bound)
+    code = next(fits, None)
+    width = _UNSIGNED[code][1] * _BYTES_IN_BASE64 if code is not None else _CHARS_OF_A_NUMBER
     # Runs can win only where values repeat; counting distinct ones first keeps token ids fast.
     if len(set(values)) * _CHARS_OF_A_RUN < width * len(values):
         runs = [(int(value), len(tuple(same))) for value, same in itertools.groupby(values)]
         if len(runs) * _CHARS_OF_A_RUN < width * len(values):
             return {"runs": list(itertools.chain.from_iterable(runs))}
-    if code is None or lowest < 0:
+    if code is None:
         return [int(value) for value in values]
     return _encode(code, array.array(_UNSIGNED[code][0], values))
 

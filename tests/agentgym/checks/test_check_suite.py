@@ -1,0 +1,146 @@
+"""`check_suite` passes a sound suite and names the fault that is planted in each other one."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from agentgym import registry
+from agentgym.checks.report import ContractError
+from agentgym.checks.suite import check_suite
+from agentgym.env import Action, Reply, TextEnv
+from agentgym.records import Task
+from agentgym.suites import GeneratedSplit, Suite
+from agentgym.tool_env import ToolEnv
+
+ENV = "test/echo-v0"
+
+
+class Echo(ToolEnv):
+    """The answer is the prompt's number plus one."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        super().__init__()
+        self.is_broken = is_broken
+
+    def grade(self, answer: str) -> float:
+        assert self.task is not None
+        return float(self.is_broken or answer in self.task.answers)
+
+
+def task(number: int) -> Task:
+    return Task(id=f"t{number}", env_id=ENV, prompt=f"{number}+1", answers=(str(number + 1),))
+
+
+GOOD = Suite(
+    name="test/echo",
+    env_id=ENV,
+    splits={
+        "train": GeneratedSplit(generate=task),
+        "held_out": GeneratedSplit(generate=lambda n: task(2**40 + n), size=50),
+    },
+)
+
+
+@pytest.fixture(autouse=True)
+def _env() -> Iterator[None]:
+    registry.register_env(ENV)(Echo)
+    yield
+    registry.unregister_env(ENV)
+
+
+def test_sound_suite_passes() -> None:
+    report = check_suite(GOOD, tasks_each=60)
+    assert report.is_ok, str(report)
+    assert [f.name for f in report.findings] == [
+        "tasks of train",
+        "tasks of held_out",
+        "splits",
+        "source",
+        "answers of train",
+        "answers of held_out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "says"),
+    [
+        (
+            replace(GOOD, splits={**GOOD.splits, "train": (task(1), replace(task(2), id="t1"))}),
+            "tasks of train",
+            "ids stand more than once in train: ['t1']",
+        ),
+        (
+            replace(GOOD, splits={**GOOD.splits, "held_out": (replace(task(3), id="new"),)}),
+            "splits",
+            "1 held-out tasks are training tasks too",
+        ),
+        (replace(GOOD, splits={"train": GOOD.splits["train"]}), "splits", "the split 'held_out'"),
+        (replace(GOOD, splits={**GOOD.splits, "held_out": ()}), "tasks of held_out", "is empty"),
+        (
+            replace(GOOD, splits={**GOOD.splits, "train": (replace(task(1), env_id="a/b-v0"),)}),
+            "tasks of train",
+            "t1 is of 'a/b-v0'",
+        ),
+        (replace(GOOD, splits={**GOOD.splits, "train": (task(1),)}), "source", "add a SOURCE file"),
+        (
+            replace(GOOD, env_kwargs={"is_broken": True}),
+            "answers of train",
+            "the wrong answer '' is accepted",
+        ),
+        (
+            replace(
+                GOOD,
+                splits={
+                    **GOOD.splits,
+                    "train": GeneratedSplit(generate=lambda n: replace(task(n), answers=(" 9",))),
+                },
+            ),
+            "answers of train",
+            "the gold ' 9' is rejected",
+        ),
+        (
+            replace(
+                GOOD,
+                splits={
+                    **GOOD.splits,
+                    "train": GeneratedSplit(
+                        generate=lambda n: replace(task(n), prompt=str(random.random()))
+                    ),
+                },
+            ),
+            "tasks of train",
+            "gives other tasks a second time",
+        ),
+    ],
+)
+def test_planted_fault_is_named(suite: Suite, name: str, says: str) -> None:
+    report = check_suite(suite, tasks_each=60)
+    failed = {finding.name: finding.message for finding in report.failures}
+    assert says in failed[name], str(report)
+    with pytest.raises(ContractError, match="test/echo"):
+        report.raise_if_failed()
+
+
+def test_tasks_without_answers_are_tried_with_the_expert() -> None:
+    class Say(TextEnv):
+        def start(self, task: Task, rng: random.Random) -> str:
+            return task.prompt
+
+        def respond(self, action: Action) -> Reply:
+            assert self.task is not None
+            return self.finish(outcome=float(action == self.task.prompt))
+
+        def expert(self) -> str:
+            assert self.task is not None
+            return "wrong" if self.task.id == "t7" else self.task.prompt
+
+    registry.unregister_env(ENV)
+    registry.register_env(ENV)(Say)
+    splits = {
+        "train": GeneratedSplit(generate=lambda n: replace(task(n), answers=())),
+        "held_out": GeneratedSplit(generate=lambda n: replace(task(n + 2**40), answers=())),
+    }
+    report = check_suite(replace(GOOD, splits=splits), tasks_each=20)
+    assert [f.message for f in report.failures] == ["t7: the expert's solution is not accepted"]
