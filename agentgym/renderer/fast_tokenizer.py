@@ -116,10 +116,12 @@ class FastTokenizer:
         stretches: list[tuple[int, int]] = []
         done = 0
         for token in ids:
-            start = done
-            done += len(decoder.decode(self._token_bytes(token)))
-            is_inside_character = bool(decoder.getstate()[0])
-            stretches.append((start, done + is_inside_character))
+            places: list[int] = []
+            for byte in self._token_bytes(token):
+                done += len(decoder.decode(bytes((byte,))))
+                is_inside_character = bool(decoder.getstate()[0])
+                places.append(done if is_inside_character else done - 1)
+            stretches.append((places[0], places[-1] + 1) if places else (done, done))
         return tuple(stretches)
 
     def _token_bytes(self, token: int) -> bytes:

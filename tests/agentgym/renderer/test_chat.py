@@ -289,9 +289,11 @@ def test_whole_token_that_the_template_writes_does_not_steer_either() -> None:
 
 
 def test_refused_tool_role_becomes_user() -> None:
-    source = CHATML.replace("{% for m in messages %}", "{% for m in messages %}" + (
-        "{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
-    ))
+    source = CHATML.replace(
+        "{% for m in messages %}",
+        "{% for m in messages %}"
+        + ("{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"),
+    )
     chat = Chat(render(source), user("he"))
     assert not chat.renderer.profile.has_tool
     assert chat.say((2, E), tool("he")).ids == (NL, S, U, NL, 1, E, NL, S, A, NL)
