@@ -34,7 +34,7 @@ from agentgym.records import (
     Trajectory,
     canonical_json,
 )
-from agentgym.rollout import close_driver, driver_or_failure, run_episode
+from agentgym.rollouts import close_driver, driver_or_failure, run_episode
 
 MakeEnv = Callable[..., gymnasium.Env[str, str]]
 OnTrajectory = Callable[[Trajectory], None]

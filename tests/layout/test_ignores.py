@@ -16,7 +16,7 @@ FOLDERS = ("agentgym", "envs", "sandbox", "tasks", "trainers")
 FORBIDDEN_NAMES = {"utils", "util", "misc", "helpers", "helper", "manager", "common"}
 # Where an exception of any kind is caught and not raised again, and why.
 BROAD_EXCEPT = {
-    "agentgym/rollout.py": "boundary: an episode's fault becomes a record",
+    "agentgym/rollouts.py": "boundary: an episode's fault becomes a record",
     "agentgym/cli/main.py": "boundary: a person gets one line",
     "agentgym/blocking.py": "carried over to the thread that waits, which raises it",
     "agentgym/renderer/fast_tokenizer.py": "tokenizers raises nothing finer; typed here",
