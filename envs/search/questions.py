@@ -11,6 +11,7 @@ document and takes each step from what the text says, not from the world. It als
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -226,7 +227,13 @@ def _is_only_way(world: World, program: Program, walk: _Walk, others: Sequence[T
 
 
 def _fact(world: World, thing: Thing, relation: Relation) -> str | None:
-    return read_facts(render(world, thing)).get(relation)
+    return _facts(world, thing).get(relation)
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts(world: World, thing: Thing) -> dict[Relation, str]:
+    # The shorter ways lead over the same documents again.
+    return read_facts(render(world, thing))
 
 
 def _says(document: Document, name: str) -> bool:

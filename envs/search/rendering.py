@@ -7,9 +7,7 @@ be answerable from the corpus alone.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -131,6 +129,7 @@ _DISTRACTIONS: dict[Kind, tuple[tuple[str, Kind], ...]] = {
         ("{o} came last at the {s}", Kind.PERSON),
     ),
 }
+_LABELS = frozenset(str(relation) for relation in Relation)
 _SEPARATOR = ". "
 _BITS_A_CHOICE = 5
 """A document has at most six sentences: 30 of its 64 bits of chance."""
@@ -207,24 +206,20 @@ def _distraction(world: World, thing: Thing, title: str, chance: int) -> str:
 
 
 def _statements(document: Document) -> Iterator[tuple[Relation, str]]:
+    title = document.title
+    ends = [
+        (relation, *template.replace("{s}", title).split("{o}"))
+        for relation, templates in _SENTENCES.items()
+        for template in templates
+    ]
     for line in document.text.splitlines():
         label, colon, value = line.partition(": ")
-        if colon and label in tuple(Relation):
+        if colon and label in _LABELS:
             yield Relation(label), value
             continue
         for sentence in line.removesuffix(".").split(_SEPARATOR):
-            for relation, pattern in _patterns():
-                match = pattern.fullmatch(sentence)
-                if match is not None and match["s"] == document.title:
-                    yield relation, match["o"]
-
-
-@functools.cache
-def _patterns() -> tuple[tuple[Relation, re.Pattern[str]], ...]:
-    found: list[tuple[Relation, re.Pattern[str]]] = []
-    for relation, templates in _SENTENCES.items():
-        for template in templates:
-            text = re.escape(template)
-            text = text.replace(r"\{s\}", "(?P<s>.+)").replace(r"\{o\}", "(?P<o>.+)")
-            found.append((relation, re.compile(text)))
-    return tuple(found)
+            for relation, before, after in ends:
+                if sentence.startswith(before) and sentence.endswith(after):
+                    value = sentence[len(before) : len(sentence) - len(after)]
+                    if value:
+                        yield relation, value
