@@ -144,6 +144,9 @@ def list_suites() -> tuple[str, ...]:
 def load_suite(name: str, *, env_kwargs: Mapping[str, Json] | None = None) -> Suite:
     """Return a suite by name, or the tasks that an environment generates by its id.
 
+    An environment's own method `splits`, name -> split, says which tasks are held out; without one
+    they are drawn with `sample_task` and parted by their content.
+
     Args:
         name: Name of a suite, or the id of an environment.
         env_kwargs: Arguments of the environment's constructor, over the suite's own.
@@ -262,15 +265,14 @@ def _read_row(path: Path, number: int, line: str) -> Task:
 def _suite_of_env(env_id: str, env_kwargs: Mapping[str, Json]) -> Suite:
     env = registry.make(env_id, **env_kwargs).unwrapped
     generate = _EnvTasks(env=env)
-    return Suite(
-        name=env_id,
-        env_id=env_id,
-        env_kwargs=dict(env_kwargs),
-        splits={
-            TRAIN: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=False)),
-            HELD_OUT: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=True)),
-        },
-    )
+    drawn = {
+        TRAIN: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=False)),
+        HELD_OUT: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=True)),
+    }
+    # An environment that knows better which task is held out has a method `splits`.
+    own: Callable[[], Mapping[str, Split]] | None = getattr(env, "splits", None)
+    splits = own() if own is not None else drawn
+    return Suite(name=env_id, env_id=env_id, env_kwargs=dict(env_kwargs), splits=splits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

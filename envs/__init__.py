@@ -5,9 +5,11 @@ if __name__ != "agentgym.envs":
 
 ENVS: dict[str, str] = {
     "math/arithmetic-v0": "agentgym.envs.math.arithmetic:ArithmeticEnv",
+    "math/file-v0": "agentgym.envs.math.file:FileEnv [math]",
     "math/reasoning-v0": "agentgym.envs.math.reasoning:ReasoningEnv [math]",
     "games/gridworld-v0": "agentgym.envs.games.gridworld:GridworldEnv",
     "games/guess-number-v0": "agentgym.envs.games.guess_number:GuessNumberEnv",
     "games/wordle-v0": "agentgym.envs.games.wordle:WordleEnv",
+    "search/corpus-v0": "agentgym.envs.search.corpus:CorpusEnv",
     "search/graph-v0": "agentgym.envs.search.graph:GraphEnv",
 }

@@ -5,6 +5,8 @@ if __name__ != "agentgym.tasks":
 
 SUITES: dict[str, str] = {
     "math/arithmetic": "agentgym.tasks.math:arithmetic",
+    "math/gsm-symbolic": "agentgym.tasks.math:gsm_symbolic",
+    "math/reasoning-mix": "agentgym.tasks.math:reasoning_mix",
     "games/gridworld": "agentgym.tasks.games:gridworld",
     "games/guess-number": "agentgym.tasks.games:guess_number",
     "games/wordle": "agentgym.tasks.games:wordle",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,13 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from agentgym.env import Reply
-from agentgym.envs.math.arithmetic_tasks import MOST_OPERATIONS, check_levels, draw_task
+from agentgym.envs.math.arithmetic_tasks import (
+    MOST_OPERATIONS,
+    SPLITS,
+    check_levels,
+    draw_task,
+    generate_task,
+)
 from agentgym.envs.math.calculator import calculate_one, read_operation
 from agentgym.envs.math.expressions import parse
 from agentgym.envs.math.guessing import wrong_number
@@ -18,6 +25,7 @@ from agentgym.envs.math.reduction import Reduction
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.suites import GeneratedSplit
 from agentgym.tool_env import ToolEnv
 from agentgym.tools import tool
 
@@ -66,6 +74,15 @@ class ArithmeticEnv(ToolEnv):
     def sample_task(self, rng: random.Random) -> Task:
         """Return a task of the training split."""
         return draw_task(rng, levels=self.levels)
+
+    def splits(self) -> dict[str, GeneratedSplit]:
+        """Return the generated splits, disjoint by operands."""
+        return {
+            split: GeneratedSplit(
+                generate=functools.partial(generate_task, split=split, levels=self.levels)
+            )
+            for split in SPLITS
+        }
 
     def start(self, task: Task, rng: random.Random) -> str:
         """Return the expression."""

@@ -33,12 +33,9 @@ def extract_answer(text: str) -> str | None:
         extract_answer("2+40=42\n#### 42\nthat is all") is "42", extract_answer("1/2") is "1/2".
     """
     text = text[-MAX_CHARS:]
-    boxed = _last_box(text)
-    if boxed is not None:
-        return boxed.strip() or None
-    marked = [match["answer"] for match in _HASHES.finditer(text)]
-    if marked:
-        return marked[-1].strip() or None
+    marked = marked_answer(text)
+    if marked is not None:
+        return marked.strip() or None
     announced = list(_ANNOUNCEMENT.finditer(text))
     if announced:
         return _announced(text[announced[-1].end() :])
@@ -46,6 +43,16 @@ def extract_answer(text: str) -> str | None:
     # A box that is not complete was cut off: its text is no answer.
     is_answer = whole and "\n" not in whole and not _BOX.search(whole)
     return whole if is_answer else None
+
+
+def marked_answer(text: str) -> str | None:
+    """Return the answer that a box or `####` marks beyond doubt; None if there is none."""
+    text = text[-MAX_CHARS:]
+    boxed = _last_box(text)
+    if boxed is not None:
+        return boxed
+    marked = [match["answer"] for match in _HASHES.finditer(text)]
+    return marked[-1] if marked else None
 
 
 def _announced(rest: str) -> str | None:

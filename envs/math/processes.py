@@ -237,7 +237,7 @@ def _environment() -> dict[str, str]:
 
 
 def serve(
-    answer: Callable[[dict[str, Any]], dict[str, Any]], *, prepare: Callable[[], Any]
+    answer: Callable[[dict[str, Any]], Mapping[str, Any]], *, prepare: Callable[[], Any]
 ) -> None:
     """Answer requests from standard input until it ends. For the modules that run in a pool.
 

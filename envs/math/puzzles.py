@@ -22,6 +22,8 @@ from agentgym.records.task import canonical_json
 
 ENV_ID = "math/reasoning-v0"
 SPLITS = ("train", "held_out")
+SIZE = 2**20
+"""Tasks of a split."""
 HELD_OUT_SHARE = 8
 """One question in so many is held out."""
 UNUSABLE = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +12,8 @@ from agentgym.envs.math.null_scores import NULL_SCORES
 from agentgym.envs.math.word_problem import WordProblemEnv
 from agentgym.errors import EnvError
 from agentgym.records import Json, Task
+from agentgym.suites import GeneratedSplit
 
-_MAX_INDEX = 2**24
-"""Tasks of a data set that `sample_task` draws from."""
 _DECLARABLE = 0.2
 
 
@@ -57,13 +57,22 @@ class ReasoningEnv(WordProblemEnv):
 
     def sample_task(self, rng: random.Random) -> Task:
         """Return a task of the training split."""
-        return self.generate_task(rng.randrange(_MAX_INDEX), "train")
+        return self.generate_task(rng.randrange(puzzles.SIZE), "train")
 
     def generate_task(self, index: int, split: str) -> Task:
         """Return task number `index` of a split."""
         return puzzles.generate_task(
             index, split=split, datasets=self.datasets, settings=self.settings
         )
+
+    def splits(self) -> dict[str, GeneratedSplit]:
+        """Return the generated splits, disjoint by question."""
+        return {
+            split: GeneratedSplit(
+                generate=functools.partial(self.generate_task, split=split), size=puzzles.SIZE
+            )
+            for split in puzzles.SPLITS
+        }
 
     def solution_of(self, task: Task) -> str:
         """Return the worked solution that gsm_symbolic puts aside."""
