@@ -20,7 +20,13 @@ from agentgym.records import (
     VersionRun,
 )
 from agentgym.trainers.batch import collate
-from agentgym.trainers.objective import micro_loss, prepare
+from agentgym.trainers.objective import (
+    hook_loss,
+    hook_scale,
+    micro_loss,
+    needs_hook_norm,
+    prepare,
+)
 from agentgym.trainers.parts import rows as row_parts
 from agentgym.trainers.preset import list_presets, load_preset
 
@@ -143,6 +149,10 @@ CASES = {
         "ratio": {"part": "sequence_mean", "log_bound": 10},
         "gate.clip_low": 3e-4,
         "gate.clip_high": 4e-4,
+    },
+    "cispo_0_1.28": {
+        "gate": {"part": "capped_weight", "ratio_cap": 1.28},
+        "aggregation": "token_mean",
     },
     "turnppo_.2": {
         "ratio": {"part": "turn_mean", "gradient": "through", "log_bound": 20},
@@ -495,3 +505,269 @@ def test_zero_variance_groups_are_refilled_by_group():
     assert prepared.refill == (0,)
     assert prepared.mask.sum(dim=1).tolist() == [0, 0, 2, 2]
     assert prepared.metrics["refill_groups"] == 1
+
+
+# --- presets with a critic, hooks, corrections, regularizers --------------------------------------
+
+
+def test_decoupled_weight_matches_golden():
+    """One row of three tokens; behavior -1.2 -2.5 -.8, proximal -1, policy -.9 -.9 -.7, A = 1."""
+    item = make_trajectory("a", [3])
+    batch = collate([make_sample(item, [0])], [item], [score(item, 1)], pad_id=0)
+    behavior = scatter(batch, [[[-1.2, -2.5, -0.8]]])
+    batch = batch.with_logprobs(behavior=behavior, proximal=scatter(batch, [[[-1.0, -1.0, -1.0]]]))
+    preset = load_preset(
+        "reinforce",
+        {
+            "correction": {"part": "truncated", "level": "token", "cap": 2.0},
+            "gate": {"part": "clip", "clip_low": 0.2, "clip_high": 0.2},
+            "aggregation": "token_mean",
+        },
+    )
+    assert not preset.can_skip_proximal
+    loss, gradient = run(preset, batch, scatter(batch, [[[-0.9, -0.9, -0.7]]]))
+    assert loss.item() == pytest.approx(GOLDEN["decoupled_C2"]["loss"], rel=1e-4)
+    actual = gradient[batch.rows.mask].tolist()
+    assert actual == pytest.approx(GOLDEN["decoupled_C2"]["grad"], rel=1e-4, abs=1e-7)
+    metrics = prepare(preset, batch).metrics
+    assert metrics["mismatch_abs_max"] == pytest.approx(1.5)
+    assert metrics["correction_max"] == pytest.approx(2.0)
+
+
+def test_rejected_tokens_stay_in_the_denominator():
+    item = make_trajectory("a", [3])
+    batch = collate([make_sample(item, [0])], [item], [score(item, 1)], pad_id=0)
+    behavior = scatter(batch, [[[-1.0, -3.0, -1.0]]])
+    batch = batch.with_logprobs(behavior=behavior, proximal=scatter(batch, [[[-1.0, -1.0, -1.0]]]))
+    band = {"part": "masked", "level": "token", "low": 0.5, "high": 5.0}
+    preset = load_preset("reinforce", {"correction": band, "aggregation": "token_mean"})
+    prepared = prepare(preset, batch)
+    # 1/3 each, not 1/2: the middle one (ratio e^2 = 7.4) is out
+    assert prepared.coefficients[batch.rows.mask].tolist() == pytest.approx([1 / 3, 0, 1 / 3])
+    assert prepared.metrics["corrected_away_tokens"] == 1
+
+
+def test_correction_without_its_anchor_is_named():
+    band = {"part": "truncated", "level": "token", "cap": 2.0}
+    with pytest.raises(LookupError, match="no 'proximal' log-probabilities"):
+        prepare(load_preset("grpo", {"correction": band}), a2tgpo_batch())
+
+
+# Beliefs before turns 0 1 2: .1 .3 .35 and .1 .05 .05; outcomes 1 and 0.
+IGPO_JOINT = [[1.774557, 1.774557, 2.184070], [-1.774557, -1.092035, -0.546017]]
+IGPO_SEPARATE = [[2.603548, 0.999998, 0.999998], [-2.603548, -1.534515, -0.999998]]
+
+
+def igpo_batch():
+    items = [make_trajectory(name, [1, 1, 1]) for name in "ab"]
+    batch = collate(
+        [make_sample(item, [0, 1, 2]) for item in items],
+        items,
+        [score(item, outcome) for item, outcome in zip(items, [1, 0], strict=True)],
+        pad_id=0,
+    )
+    table = torch.tensor([[0.1, 0.3, 0.35, 0], [0.1, 0.05, 0.05, 0]], dtype=F64)
+    return batch.with_turn_fields(belief_logprobs=table.log())
+
+
+def test_igpo_joint_advantages_match_golden():
+    prepared = prepare(load_preset("igpo"), igpo_batch())
+    for row, expected in enumerate(IGPO_JOINT):
+        assert prepared.turn_advantages[row].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_igpo_separate_advantages_match_golden():
+    op = load_preset("igpo").terms[0].ops[0].parameters
+    chain = [{"part": "normalise", **op}, {"part": "to_go", "discount": 1.0}]
+    terms = [{"name": name, "reward": name, "ops": chain} for name in ("gain", "outcome")]
+    prepared = prepare(load_preset("igpo", {"terms": terms}), igpo_batch())
+    for row, expected in enumerate(IGPO_SEPARATE):
+        assert prepared.turn_advantages[row].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def group_of_four(lengths, outcomes):
+    items = [make_trajectory(name, [size]) for name, size in zip("abcd", lengths, strict=True)]
+    return collate(
+        [make_sample(item, [0]) for item in items],
+        items,
+        [score(item, outcome) for item, outcome in zip(items, outcomes, strict=True)],
+        pad_id=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("grpo", "grpo_sample_std"),
+        ("rloo", "rloo"),
+        ("dr_grpo", "dr_grpo"),
+        ("opo", "opo"),
+        ("gspo", "grpo_sample_std"),
+        ("cispo", "grpo_sample_std"),
+        ("dapo", "grpo_sample_std"),
+    ],
+)
+def test_preset_advantages_match_golden(name, key):
+    prepared = prepare(load_preset(name), group_of_four([2, 4, 3, 3], [1, 0, 0, 0.5]))
+    actual = prepared.turn_advantages[:, 0].tolist()
+    assert actual == pytest.approx(GOLDEN["adv"][key], rel=1e-4)
+
+
+def test_dapo_draws_solved_groups_again_and_punishes_length():
+    preset = load_preset("dapo", {"rewards.overlong.max_tokens": 4, "rewards.overlong.buffer": 2})
+    flat = prepare(preset, group_of_four([2, 2, 2, 2], [1, 1, 1, 1]))
+    assert flat.refill == (0,)
+    assert not flat.mask.any()
+    # lengths 2 3 4 1: penalties 0 -.5 -1 0; outcomes 1 1 0 0: R = 1 .5 -1 0, mean .125
+    prepared = prepare(preset, group_of_four([2, 3, 4, 1], [1, 1, 0, 0]))
+    rewards = torch.tensor([1, 0.5, -1, 0], dtype=F64)
+    expected = (rewards - 0.125) / (rewards.std() + 1e-6)
+    assert prepared.turn_advantages[:, 0].tolist() == pytest.approx(expected.tolist())
+
+
+def critic_batch(*, truncated):
+    """a: two tokens, an observation, one token; outcome .5; values .1 .2 | .4, final prompt .7."""
+    item = dataclasses.replace(make_trajectory("a", [2, 1]), truncated=truncated)
+    batch = collate([make_sample(item, [0, 1])], [item], [score(item, 0.5)], pad_id=0)
+    values = torch.full(batch.ids.shape, 9.0, dtype=F64)
+    values[batch.rows.mask] = torch.tensor([0.1, 0.2, 0.4], dtype=F64)
+    batch = batch.with_token_fields(values=values)
+    return batch.with_logprobs(proximal=torch.zeros(batch.ids.shape, dtype=F64))
+
+
+def unwhitened(name="ppo", **changes):
+    return load_preset(name, {"reshape": [], "critic.decay_critic": 0.95, **changes})
+
+
+# Residuals .1 .2 and .5 (+ .7 if truncated) - .4; lambda .95.
+@pytest.mark.parametrize(("truncated", "last"), [(False, 0.1), (True, 0.8)])
+def test_ppo_bootstraps_truncated_episodes_alone(truncated, last):
+    batch = critic_batch(truncated=truncated)
+    bootstrap = torch.tensor([[0.7]], dtype=F64)
+    prepared = prepare(unwhitened(), batch.with_turn_fields(bootstrap_values=bootstrap))
+    second = 0.2 + 0.95 * last
+    expected = [0.1 + 0.95 * second, second, last]
+    assert prepared.advantages[batch.rows.mask].tolist() == pytest.approx(expected)
+    targets = [a + v for a, v in zip(expected, [0.1, 0.2, 0.4], strict=True)]
+    assert prepared.value_targets.returns[batch.rows.mask].tolist() == pytest.approx(targets)
+    assert prepared.turn_advantages is None
+
+
+def test_ppo_names_what_is_missing():
+    with pytest.raises(LookupError, match="truncated trajectories and no 'bootstrap_values'"):
+        prepare(unwhitened(), critic_batch(truncated=True))
+    with pytest.raises(LookupError, match="the batch has no 'values'"):
+        prepare(unwhitened(), golden_batch())
+    batch = critic_batch(truncated=False)
+    prepared = prepare(unwhitened(), batch)
+    with pytest.raises(LookupError, match="needs 'values' in micro_loss"):
+        micro_loss(unwhitened(), prepared, torch.arange(1), torch.zeros(batch.ids.shape))
+
+
+def test_value_loss_is_a_token_mean_and_warm_up_trains_it_alone():
+    batch = critic_batch(truncated=False)
+    preset = unwhitened(**{"critic.value_coefficient": 0.25})
+    prepared = prepare(preset, batch)
+    values = (batch.rows.fields["values"] + 0.1).requires_grad_()
+    policy = torch.zeros(batch.ids.shape, dtype=F64, requires_grad=True)
+    rows = torch.arange(1)
+    part = micro_loss(preset, prepared, rows, policy, values=values, policy_weight=0.0)
+    part.loss.backward()
+    mask = batch.rows.mask
+    error = (values.detach() - prepared.value_targets.returns)[mask]
+    # .1 is inside the width of .2: half the mean square, times .25
+    assert part.loss.item() == pytest.approx((0.25 * 0.5 * error.square().mean()).item())
+    assert values.grad[mask].tolist() == pytest.approx((0.25 / 3 * error).tolist())
+    assert torch.all(values.grad[~mask] == 0)
+    assert torch.all(policy.grad == 0)
+    whole = micro_loss(preset, prepared, rows, policy, values=values).loss
+    assert (whole - part.loss).item() == pytest.approx(-prepared.advantages[mask].mean().item())
+
+
+def test_ppo_whitens_over_trained_tokens_and_keeps_the_returns():
+    batch = critic_batch(truncated=False)
+    plain, white = prepare(unwhitened(), batch), prepare(unwhitened(reshape=WHITEN), batch)
+    advantages = white.advantages[batch.rows.mask]
+    assert advantages.mean().item() == pytest.approx(0, abs=1e-9)
+    assert advantages.std().item() == pytest.approx(1, rel=1e-6)
+    assert torch.equal(plain.value_targets.returns, white.value_targets.returns)
+
+
+WHITEN = [{"part": "whiten", "ddof": 1, "eps": 1e-8}]
+
+
+@pytest.mark.parametrize("level", ["token", "turn_mean"])
+def test_clip_bias_is_what_the_clip_takes_away(level):
+    """Gradient of the clipped loss = gradient of the unclipped loss + C (losses are negated)."""
+    ratio = {"part": level, "log_bound": 20.0}
+    if level == "turn_mean":
+        ratio["gradient"] = "through"
+    batch = golden_batch()
+    policy = batch.rows.logprobs["proximal"] + scatter(batch, LOG_RATIOS)
+    hook = {"part": "clip_bias", "measure": "norm", "strength": 30.0, "trigger": 0.0}
+    preset = load_preset("turn_base", {"ratio": ratio, "hooks": [hook]})
+    assert needs_hook_norm(preset)
+    prepared = dataclasses.replace(prepare(preset, batch), advantages=scatter(batch, ADVANTAGES))
+
+    def gradient(function):
+        leaf = policy.clone().requires_grad_()
+        function(leaf).backward()
+        return leaf.grad
+
+    rows = torch.arange(2)
+    unclipped = load_preset("turn_base", {"ratio": ratio, "gate": "importance"})
+    bias = gradient(lambda leaf: hook_loss(preset, prepared, rows, leaf))
+    clipped = gradient(lambda leaf: micro_loss(preset, prepared, rows, leaf).loss)
+    whole = gradient(lambda leaf: micro_loss(unclipped, prepared, rows, leaf).loss)
+    assert bias.norm() > 0
+    torch.testing.assert_close(clipped, whole + bias)
+    part = micro_loss(preset, prepared, rows, policy)
+    halves = [micro_loss(preset, prepared, torch.tensor([at]), policy[[at]]) for at in (0, 1)]
+    assert halves[0].clip + halves[1].clip == part.clip
+    scale = hook_scale(preset, part.clip, float(bias.norm()))
+    assert scale == pytest.approx(1 / (30 * bias.norm().item()))
+    assert scale < 1
+
+
+def test_hooks_of_a_preset_without_any_leave_the_gradient_alone():
+    batch = golden_batch()
+    preset = load_preset("grpo")
+    prepared = prepare(preset, batch)
+    policy = batch.rows.logprobs["proximal"].clone().requires_grad_()
+    part = micro_loss(preset, prepared, torch.arange(2), policy)
+    assert part.clip.clipped == 0  # ratio 1: nothing is clipped
+    assert hook_scale(preset, part.clip) == 1.0
+    assert not needs_hook_norm(preset)
+    # The extra loss is connected to the graph even so.
+    hook_loss(preset, prepared, torch.arange(2), policy).backward()
+    assert torch.all(policy.grad == 0)
+
+
+def test_regularizer_has_its_own_coefficient_and_aggregation():
+    batch = golden_batch()
+    d = scatter(batch, [[[0.1, 0.2], [0.3, 0.4]], [[0.5], [0.6]]])
+    policy = batch.rows.logprobs["proximal"].clone()
+    batch = batch.with_logprobs(reference=policy - d)
+    base = {"part": "kl", "anchor": "reference", "estimator": "k1", "log_bound": 20.0}
+    own = {**base, "coefficient": 0.5, "aggregation": "token_mean"}
+    without, _ = run(load_preset("grpo"), batch, policy)
+    loss, _ = run(load_preset("grpo", {"regularizers": [own]}), batch, policy)
+    # token mean: 2.1 / 6 = .35
+    assert (loss - without).item() == pytest.approx(0.5 * 0.35)
+    inherited = {**base, "coefficient": 2.0}
+    loss, _ = run(load_preset("grpo", {"regularizers": [inherited, own]}), batch, policy)
+    # sequence mean of token means: (1/4 + 1.1/2) / 2 = .4
+    assert (loss - without).item() == pytest.approx(2 * 0.4 + 0.175)
+
+
+def test_entropy_bonus_raises_the_entropy():
+    batch = golden_batch()
+    policy = batch.rows.logprobs["proximal"].clone()
+    bonus = {"part": "entropy_bonus", "coefficient": 0.01, "aggregation": "token_mean"}
+    preset = load_preset("grpo", {"regularizers": [bonus]})
+    prepared = prepare(preset, batch)
+    entropy = torch.full_like(policy, 1.5).requires_grad_()
+    part = micro_loss(preset, prepared, torch.arange(2), policy, entropy=entropy)
+    part.loss.backward()
+    assert entropy.grad[batch.rows.mask].tolist() == pytest.approx([-0.01 / 6] * 6)
+    assert part.metrics["entropy_sum"] == pytest.approx(9.0)

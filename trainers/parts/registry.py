@@ -7,6 +7,7 @@ give, all of them (no part has a default).
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -145,8 +146,9 @@ def part(
     return register
 
 
+@functools.cache
 def load_parts() -> None:
-    """Import every module of this package, so that its parts are registered."""
+    """Import every module of this package once, so that its parts are registered."""
     package = importlib.import_module("agentgym.trainers.parts")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -177,6 +179,12 @@ def find(slot: Slot, name: str) -> Part:
     return found
 
 
+@functools.cache
+def _reader(annotation: Any) -> Any:
+    """Return what converts a preset's value to a parameter's type; a width is a number there."""
+    return pydantic.TypeAdapter(float if annotation == Width else annotation)
+
+
 def check_parameters(
     found: Part, given: Mapping[str, object]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -191,9 +199,8 @@ def check_parameters(
         if name not in given:
             problems.append(f"key {name!r} is missing")
             continue
-        wanted = float if annotation == Width else annotation
         try:
-            values[name] = pydantic.TypeAdapter(wanted).validate_python(given[name])
+            values[name] = _reader(annotation).validate_python(given[name])
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             problems.append(f"key {name!r}: {first['msg']} (got {given[name]!r})")

@@ -1,6 +1,7 @@
 """Gates on the single-token fixture: loss and slope at six ratios, for both signs of A."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ CASES = {
     "ppo eps=.2": ("clip", {"clip_low": 0.2, "clip_high": 0.2}),
     "dapo .2/.28": ("clip", {"clip_low": 0.2, "clip_high": 0.28}),
     "dual-clip c=3": ("dual_clip", {"clip_low": 0.2, "clip_high": 0.2, "cap": 3.0}),
+    "cispo [0,5]": ("capped_weight", {"ratio_cap": 5.0}),
+    "cispo [0,1.28]": ("capped_weight", {"ratio_cap": 1.28}),
     "two-sided delta=4": ("two_sided_clip", {"clip_low": 0.2, "clip_high": 0.2, "cap": 4.0}),
 }
 
@@ -43,7 +46,11 @@ def test_gate_matches_the_golden_loss_and_slope(golden, sign, advantage):
     row = GOLDEN["F1"]["rows"][f"{golden} | A={sign}"]
     for ratio, loss, slope in zip(RATIOS, row["loss"], row["grad"], strict=True):
         actual = _loss_and_slope(name, parameters, ratio, advantage)
-        if name != "score":  # the value of a weighted gate is another convention in the fixture
+        if name in ("score", "capped_weight"):
+            # A weighted gate's loss is -w A log pi, here with log pi = log r.
+            weight = -slope / advantage
+            assert actual[0] == pytest.approx(-weight * advantage * math.log(ratio), abs=1e-3)
+        else:
             assert actual[0] == pytest.approx(loss, rel=1e-4, abs=1e-6)
         assert actual[1] == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
@@ -97,3 +104,8 @@ def test_clipped_ratio_refuses_bad_widths(low, high, message):
 def test_dual_clip_refuses_a_cap_of_one():
     with pytest.raises(ValueError, match="'cap' must be > 1"):
         _loss_and_slope("dual_clip", {"clip_low": 0.2, "clip_high": 0.2, "cap": 1.0}, 1.0, -1.0)
+
+
+def test_capped_weight_refuses_a_cap_of_zero():
+    with pytest.raises(ValueError, match="'ratio_cap' must be > 0"):
+        _loss_and_slope("capped_weight", {"ratio_cap": 0.0}, 1.0, 1.0)

@@ -1,5 +1,6 @@
 """Advantages of groups and turns: golden values, and the faults that others reported."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -75,6 +76,14 @@ def check(actual, expected):
 )
 def test_normalise_matches_golden_advantages(key, changes):
     check(normalise(REWARDS, **changes), GOLDEN["adv"][key])
+
+
+def test_length_weighted_baseline_matches_golden():
+    # lengths 2 4 3 3: b = (2 + 0 + 0 + 1.5) / 12 = 0.291667
+    table = dataclasses.replace(make_table([1] * 4), length=torch.tensor([2, 4, 3, 3]))
+    actual = normalise(REWARDS, table, scale="none", centre="length_weighted")
+    check(actual, GOLDEN["adv"]["opo"])
+    assert GOLDEN["adv"]["opo_b"] == pytest.approx(3.5 / 12, rel=1e-5)
 
 
 def test_leave_one_out_is_the_mean_difference_scaled():
