@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_offsets_reach_the_end_of_the_text(ids: list[int]) -> None:
     assert len(stretches) == len(ids)
     assert (stretches[-1][1] if ids else 0) == len(tokenizer.decode(ids))
     assert all(a <= b for a, b in stretches)
-    assert all(a[0] <= b[0] for a, b in zip(stretches, stretches[1:], strict=False))
+    assert all(a[0] <= b[0] for a, b in pairwise(stretches))
 
 
 def test_offsets_of_pieces_follow_the_decoder() -> None:
@@ -119,7 +120,7 @@ def test_token_names_come_from_both_files(tmp_path: Path) -> None:
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(RenderError, match="has no tokenizer.json"):
+    with pytest.raises(RenderError, match=r"has no tokenizer\.json"):
         FastTokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(RenderError, match="cannot read"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_spans_cover_every_prompt(folders: dict[Fixture, Path], name: Fixture) -
             edges = [(span.start, span.stop) for span in prompt.spans]
             assert edges[0][0] == 0
             assert edges[-1][1] == len(prompt.ids)
-            assert all(a[1] == b[0] for a, b in zip(edges, edges[1:], strict=False))
+            assert all(a[1] == b[0] for a, b in pairwise(edges))
 
 
 def test_smollm2_format_acts_as_the_models_own(tmp_path: Path) -> None:
