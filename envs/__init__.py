@@ -12,4 +12,5 @@ ENVS: dict[str, str] = {
     "games/wordle-v0": "agentgym.envs.games.wordle:WordleEnv",
     "search/corpus-v0": "agentgym.envs.search.corpus:CorpusEnv",
     "search/graph-v0": "agentgym.envs.search.graph:GraphEnv",
+    "code/unit-tests-v0": "agentgym.envs.code.unit_tests:UnitTestsEnv",
 }

@@ -10,6 +10,9 @@ SUITES: dict[str, str] = {
     "games/gridworld": "agentgym.tasks.games:gridworld",
     "games/guess-number": "agentgym.tasks.games:guess_number",
     "games/wordle": "agentgym.tasks.games:wordle",
+    "search/corpus": "agentgym.tasks.search:corpus",
     "search/graph": "agentgym.tasks.search:graph",
     "search/graph-easy": "agentgym.tasks.search:graph_easy",
+    "code/functions": "agentgym.tasks.code:functions",
+    "code/humaneval": "agentgym.tasks.code:human_eval",
 }

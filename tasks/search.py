@@ -1,4 +1,4 @@
-"""The suites of the family search whose tasks are generated."""
+"""The suites of the family search."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def graph_easy() -> Suite:
 def graph() -> Suite:
     """Return `search/graph`: two to five steps in one world of 10,000 documents."""
     return _graph("search/graph", HARD_LEVELS)
+
+
+def corpus() -> Suite:
+    """Return `search/corpus`: the example of `search/corpus-v0`, questions about 400 documents."""
+    module: Any = importlib.import_module("agentgym.envs.search.corpus")
+    tasks = module.read_tasks(module.Files(None, ()))
+    splits = {
+        split: tuple(task for task in tasks if task.split == split)
+        for split in ("train", "held_out")
+    }
+    return Suite(name="search/corpus", env_id=module.ENV_ID, splits=splits)
 
 
 def _graph(name: str, levels: tuple[int, ...]) -> Suite:

@@ -126,6 +126,7 @@ def generate_task(
     split: str = "train",
     levels: Sequence[int] = LEVELS,
     documents: int | None = None,
+    world_seed: int = SHARED_SEED,
 ) -> Task:
     """Return task number `index` of a split; levels take turns.
 
@@ -134,6 +135,7 @@ def generate_task(
         split: `train` or `held_out`.
         levels: Levels to draw from.
         documents: Size of the worlds; by default as the level says.
+        world_seed: Seed of the world that the levels from 3 on share.
 
     Raises:
         EnvError: If the split, a level, the index or the size is not one.
@@ -149,7 +151,7 @@ def generate_task(
     size = documents or spec.documents
     form = _draw_form(rng, spec)
     while True:
-        seed = SHARED_SEED if spec.is_shared else rng.getrandbits(48)
+        seed = world_seed if spec.is_shared else rng.getrandbits(48)
         world = world_of(seed=seed, documents=size, style=spec.style)
         drawn = _draw(rng, world, spec, form, split)
         if drawn is not None:

@@ -1,0 +1,208 @@
+"""`search/corpus-v0`: questions from a file, answered from a corpus in files.
+
+Without files it reads an example: 400 documents and 160 questions of a generated world.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from agentgym import seeding
+from agentgym.envs.search import scoring
+from agentgym.envs.search.documents import Corpus, Documents
+from agentgym.envs.search.env import Clue, SearchEnv, Source
+from agentgym.envs.search.graph_tasks import generate_task, world_of
+from agentgym.envs.search.library import Library, check_backend, open_library
+from agentgym.envs.search.qa_files import QaRow, corpus_of, read_questions
+from agentgym.envs.search.rendering import WorldCorpus
+from agentgym.errors import EnvError, TaskError
+from agentgym.limits import Limits
+from agentgym.records import Json, Task
+
+ENV_ID = "search/corpus-v0"
+HELD_OUT_SHARE = 8
+"""One question in so many is held out, by its content."""
+_EXAMPLE_DOCUMENTS, _EXAMPLE_QUESTIONS = 400, 160
+_EXAMPLE_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What an environment reads."""
+
+    questions: Path | None
+    """File of questions; None for the example."""
+    corpus: tuple[Path, ...]
+    """Files of documents; empty for the documents beside the questions."""
+
+
+class CorpusEnv(SearchEnv):
+    """Questions of a file about a corpus of files.
+
+    Args:
+        questions: File of questions, JSON lines or parquet; see `agentgym.envs.search.qa_files`.
+        corpus: File, or files, of documents: JSON lines, parquet, or a dictionary's `.index`.
+            Without one the documents that stand beside the questions are the corpus.
+        backend: Retriever: `tantivy`, `bm25s`, `fts5`; or `none`.
+        results: Results of a search that does not say how many.
+        tools: Names of the tools on offer; None for all.
+    """
+
+    limits = Limits(max_turns=24)
+
+    def __init__(
+        self,
+        *,
+        questions: str | None = None,
+        corpus: str | Sequence[str] = (),
+        backend: str = "tantivy",
+        results: int = 5,
+        render_mode: str | None = None,
+        tools: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(
+            results=results,
+            snippets=True,
+            backend=check_backend(backend),
+            render_mode=render_mode,
+            tools=tools,
+        )
+        named = (corpus,) if isinstance(corpus, str) else tuple(corpus)
+        if questions is None and named:
+            raise EnvError("'corpus' needs 'questions': the example has documents of its own")
+        self._files = Files(
+            Path(questions) if questions is not None else None, tuple(Path(p) for p in named)
+        )
+        # Read and built here: a reset has a time limit, and a large corpus takes minutes.
+        self._corpus = _corpus(self._files)
+        self._library: Library | None = open_library(self._corpus, backend=backend)
+        tasks = read_tasks(self._files)
+        self._train = tuple(task for task in tasks if task.split == "train")
+        # What the most frequent answer reaches, always given.
+        counts = Counter(scoring.normalize(task.answers[0]) for task in tasks)
+        self.null_score = round(max(counts.values()) / len(tasks), 3)
+
+    def sample_task(self, rng: random.Random) -> Task:
+        """Return a training task drawn with `rng`."""
+        if not self._train:
+            raise EnvError(f"{self._files.questions} holds no question of the training split")
+        return rng.choice(self._train)
+
+    def source_of(self, task: Task) -> Source:
+        """Return the corpus."""
+        if self._library is None:
+            self._library = open_library(self._corpus, backend=self._backend)
+        return Source(documents=self._library.documents, retriever=self._library.retriever)
+
+    def clues_of(self, task: Task) -> tuple[Clue, ...]:
+        """Return the supporting documents, each by its title."""
+        positions = cast("Sequence[Json]", task.payload.get("supporting", ()))
+        documents = self.source_of(task).documents
+        found = [int(str(position)) for position in positions]
+        return tuple(Clue(query=_query(documents, n), position=n) for n in found)
+
+    def guess(self, rng: random.Random) -> str:
+        """Return the answer of another question."""
+        others = self._train or (self.task,)
+        task = rng.choice(others)
+        assert task is not None
+        return self.protocol.format_answer(task.answers[0])
+
+    def close(self) -> None:
+        """Let go of the library."""
+        self._library = None
+        super().close()
+
+
+def _query(documents: Documents, position: int) -> str:
+    document = documents[position]
+    # A title alone finds a document that has one; without, its first words do.
+    return document.title or " ".join(document.text.split()[:8])
+
+
+@functools.lru_cache(maxsize=8)
+def read_tasks(files: Files) -> tuple[Task, ...]:
+    """Return the tasks of files, in the order of the questions; kept while the process lives.
+
+    Raises:
+        TaskError: If a file is missing or holds something else.
+    """
+    rows = _rows(files)
+    where = _positions(_corpus(files), rows)
+    tasks = []
+    for row in rows:
+        supporting = [where[key] for key in row.supporting if key in where]
+        is_held_out = seeding.derive("corpus", row.question, *row.answers) % HELD_OUT_SHARE == 0
+        task = Task(
+            id=f"corpus-{row.id}",
+            env_id=ENV_ID,
+            prompt=row.question,
+            answers=row.answers,
+            payload={"supporting": list(dict.fromkeys(supporting))},
+            split="held_out" if is_held_out else "train",
+        )
+        tasks.append(task)
+    return tuple(tasks)
+
+
+@functools.lru_cache(maxsize=8)
+def _rows(files: Files) -> tuple[QaRow, ...]:
+    return read_questions(files.questions) if files.questions is not None else _example_rows()
+
+
+def _corpus(files: Files) -> Corpus:
+    if files.questions is None:
+        return WorldCorpus(
+            world_of(seed=_EXAMPLE_SEED, documents=_EXAMPLE_DOCUMENTS, style="prose")
+        )
+    return corpus_of(files.corpus, _rows(files))
+
+
+def _example_rows() -> tuple[QaRow, ...]:
+    rows: list[QaRow] = []
+    # Questions of level 3 are about one world: the seed of the example is another one.
+    corpus = WorldCorpus(world_of(seed=_EXAMPLE_SEED, documents=_EXAMPLE_DOCUMENTS, style="prose"))
+    for index in range(_EXAMPLE_QUESTIONS):
+        task = generate_task(
+            index, levels=(3,), documents=_EXAMPLE_DOCUMENTS, world_seed=_EXAMPLE_SEED
+        )
+        lookups = cast("Sequence[Sequence[int]]", task.payload["lookups"])
+        found = tuple(corpus[position] for _, position in lookups)
+        rows.append(
+            QaRow(
+                id=f"example-{index:03d}",
+                question=task.prompt,
+                answers=task.answers,
+                supporting=tuple((document.title, document.text) for document in found),
+            )
+        )
+    return tuple(rows)
+
+
+def _positions(corpus: Corpus, rows: Sequence[QaRow]) -> dict[tuple[str, str | None], int]:
+    """Return where the supporting documents are: by title and text, else by title.
+
+    Raises:
+        TaskError: If one is not in the corpus.
+    """
+    wanted = {key for row in rows for key in row.supporting}
+    titles = {title for title, _ in wanted}
+    exact: dict[tuple[str, str | None], int] = {}
+    by_title: dict[str, int] = {}
+    if wanted:
+        for position, document in enumerate(corpus.documents()):
+            if document.title in titles:
+                exact.setdefault((document.title, document.text), position)
+                by_title.setdefault(document.title, position)
+    missing = [title for title, _ in sorted(wanted, key=str) if title not in by_title]
+    if missing:
+        raise TaskError(
+            f"{len(missing)} supporting documents are not in the corpus, such as {missing[0]!r}"
+        )
+    return {key: exact.get(key, by_title[key[0]]) for key in wanted}
