@@ -70,8 +70,16 @@ def belief_gain(table: TurnTable, *, mode: Literal["prob", "log"], final_turn: b
         mode: Difference of probabilities or of log-probabilities.
         final_turn: Whether the last turn gets a gain too (it needs the final prompt's belief).
 
+    Raises:
+        LookupError: If the probe results are missing.
+
     Source: Wang et al. 2025 (IGPO), arXiv:2510.14967.
     """
+    if "belief_logprobs" not in table.fields:
+        raise LookupError(
+            "the batch has no 'belief_logprobs', which 'belief_gain' needs: run the preset's "
+            "probes and attach them by with_turn_fields"
+        )
     logprobs = table.fields["belief_logprobs"].to(table.outcome.dtype)
     belief = logprobs.exp() if mode == "prob" else logprobs
     gain = belief[:, 1:] - belief[:, :-1]
