@@ -179,14 +179,21 @@ class ModelRunner:
         was_training = self.model.training
         self.model.eval()
         ids = torch.arange(4, device=self.device)[None] % self.vocabulary_size
-        with torch.no_grad():
-            expected = self._causal(input_ids=ids, use_cache=False).logits.float()
-            try:
-                hidden = self._body(input_ids=ids, use_cache=False).last_hidden_state
-                actual = self._apply_head(hidden).float()
-            except (AttributeError, TypeError, RuntimeError):
-                return False
-        self.model.train(was_training)
+        try:
+            with torch.no_grad():
+                expected = self._causal(input_ids=ids, use_cache=False).logits.float()
+                return self._agrees(ids, expected)
+        except ValueError as error:
+            raise PolicyError(f"the model cannot run as it was loaded: {error}") from error
+        finally:
+            self.model.train(was_training)
+
+    def _agrees(self, ids: Tensor, expected: Tensor) -> bool:
+        try:
+            hidden = self._body(input_ids=ids, use_cache=False).last_hidden_state
+            actual = self._apply_head(hidden).float()
+        except (AttributeError, TypeError, RuntimeError):
+            return False
         scale = float(expected.abs().max()) or 1.0
         return bool((actual - expected).abs().max() <= _CHECK_TOLERANCE * scale)
 

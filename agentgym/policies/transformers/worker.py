@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -131,10 +132,12 @@ class Worker:
         with self._lock:
             self._is_closed = True
         self._drain()
+        error = sys.exception()
+        reason = f"its thread ended: {error}" if error is not None else "aclose was called"
         _fail(
             self._batcher,
             self._batcher.jobs,
-            PolicyError("the policy was closed while it answered"),
+            PolicyError(f"the policy was closed while it answered: {reason}"),
         )
 
 
