@@ -156,6 +156,8 @@ class ProcessPool:
     def _forget_after_fork(self) -> None:
         """A forked child must not talk to its parent's processes."""
         if self._pid != os.getpid():
+            for process in self._idle:
+                process.forget()
             self._pid, self._idle, self._busy = os.getpid(), [], 0
 
 
@@ -204,11 +206,18 @@ class _Process:
 
     def kill(self) -> None:
         """End the process and reap it."""
+        self._close_pipes()
+        self._process.kill()
+        self._process.wait()
+
+    def forget(self) -> None:
+        """Close this side of the pipes, in a child of the process that owns the other."""
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for stream in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):
                 stream.close()
-        self._process.kill()
-        self._process.wait()
 
     def _read_line(self, timeout_s: float) -> bytes | None:
         """Return the next line, empty at the end of the stream; None if the time is up."""

@@ -114,6 +114,8 @@ _RATIO = re.compile(
 _CLOCK = re.compile(r"\d{1,2}(?::[0-5]\d){1,2}")
 _WORDS = re.compile(r"\(?([a-zA-Z](?:[a-zA-Z\s'-]*[a-zA-Z])?)\)?")
 _EMPTY_SET = re.compile(r"\\emptyset|\\\{\s*\\\}|\{\s*\}|empty set|no solutions?", re.IGNORECASE)
+_PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}\s+[a-zA-Z]{2,}")
+"""Two words in a row: a parser would make a product of all their letters."""
 _SAYS_SOMETHING = re.compile(r"[0-9a-zA-Z]")
 _SHAPES = {
     "()": Shape.PARENTHESES,
@@ -217,7 +219,9 @@ def _read_leaf(text: str) -> Value | None:
     words = _WORDS.fullmatch(text)
     if words is not None:
         return Words(text=" ".join(words[1].casefold().split()))
-    return Formula(text=body, unit=unit) if _SAYS_SOMETHING.search(body) else None
+    if _PROSE.search(body) or not _SAYS_SOMETHING.search(body):
+        return None
+    return Formula(text=body, unit=unit)
 
 
 def _read_ratio(text: str) -> Ratio | None:
