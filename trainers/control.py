@@ -6,6 +6,7 @@ from, and is evaluated on the same held-out tasks.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -71,7 +72,7 @@ async def supervised_control(
         seed=config.seed + 1,
         pad_id=renderer.pad_id,
     )
-    _spend(trainer, seconds, progress)
+    await _spend(trainer, seconds, progress)
     policy = TransformersPolicy(model, renderer, policy_id="control")
     result = await _evaluate(inputs, policy)
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
@@ -79,7 +80,7 @@ async def supervised_control(
     return result
 
 
-def _spend(trainer: SupervisedTrainer, seconds: float, progress: ProgressSink) -> None:
+async def _spend(trainer: SupervisedTrainer, seconds: float, progress: ProgressSink) -> None:
     """Take as many steps as fit, with the schedule's decay at their end."""
     began = time.monotonic()
     for _ in range(_PACE_STEPS):
@@ -89,6 +90,7 @@ def _spend(trainer: SupervisedTrainer, seconds: float, progress: ProgressSink) -
     progress.on_phase("control", trainer.total_steps)
     while trainer.steps_done < trainer.total_steps and time.monotonic() - began < seconds:
         progress.on_step({"loss": trainer.step()})
+        await asyncio.sleep(0)
 
 
 async def _evaluate(inputs: Inputs, policy: TransformersPolicy) -> EvaluationResult:

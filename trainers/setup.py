@@ -247,4 +247,4 @@ async def _warm_start(
         pad_id=renderer.pad_id,
     )
     progress.on_phase("warm start", config.warmstart.steps)
-    trainer.run(on_progress=lambda done, total, loss: progress.on_step({"loss": loss}))
+    await trainer.run(on_progress=lambda done, total, loss: progress.on_step({"loss": loss}))

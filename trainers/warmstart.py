@@ -6,6 +6,7 @@ the rows. The control of the quickstart uses the same trainer for the minutes th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -109,12 +110,16 @@ class SupervisedTrainer:
         """Let the schedule end after `total_steps`, those taken included."""
         self.total_steps = total_steps
 
-    def run(self, *, on_progress: OnProgress | None = None) -> float:
-        """Take all steps, or as many as `max_seconds` allows; return the last loss."""
+    async def run(self, *, on_progress: OnProgress | None = None) -> float:
+        """Take all steps, or as many as `max_seconds` allows; return the last loss.
+
+        A step blocks the loop; between two of them a cancellation is noticed.
+        """
         began = time.monotonic()
         loss = float("nan")
         while self.steps_done < self.total_steps:
             loss = self.step()
+            await asyncio.sleep(0)
             if on_progress is not None:
                 on_progress(self.steps_done, self.total_steps, loss)
             bound = self._config.max_seconds

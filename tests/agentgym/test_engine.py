@@ -70,8 +70,13 @@ class Talker:
         self.pause = pause
         self.begun: list[str] = []
         self.ended: list[str] = []
+        self.asked = 0
+        self.all_asked = asyncio.Event()
 
     async def generate(self, request: GenerateRequest) -> Completion:
+        self.asked += 1
+        if self.asked == 3:
+            self.all_asked.set()
         await asyncio.sleep(self.pause())
         return Completion(text=f"say {request.turn}")
 
@@ -126,7 +131,8 @@ def test_engine_records_every_turn_and_the_last_observation_j2() -> None:
         {"step": 0.5},
         {"step": 0.75},
     ]
-    assert episode.terminated and not episode.truncated
+    assert episode.terminated
+    assert not episode.truncated
     assert episode.stop_reason is StopReason.TERMINATED
     assert episode.outcome == 0.75
 
@@ -268,7 +274,7 @@ def test_engine_types_a_step_that_does_not_return() -> None:
     release = threading.Event()
 
     def make(env_id: str, **kwargs: Any) -> Counting:
-        return Counting(on_step=lambda count: None if release.wait(30) else None)
+        return Counting(on_step=lambda count: bool(release.wait(30)) and None)
 
     threading.Timer(0.5, release.set).start()
     limits = Limits(step_timeout_s=0.05)
@@ -295,9 +301,7 @@ def test_engine_reports_every_started_episode_when_cancelled() -> None:
         policy = Talker(pause=lambda: 30.0)
         async with Engine(policy, max_concurrent=3) as engine:
             work = asyncio.create_task(engine.run_groups(specs(count=5), reported.append))
-            while len(engine.live) < 3:
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.01)
+            await policy.all_asked.wait()
             work.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await work
