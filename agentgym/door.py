@@ -153,15 +153,7 @@ def evaluate(
     """
     settings = settings if settings is not None else EvalConfig()
     sources: dict[str, Mapping[str, Json]] = {env: {}} if isinstance(env, str) else dict(env)
-    problems = [
-        problem
-        for source, kwargs in sources.items()
-        for problem in split_problems(source, dict(kwargs), settings.split)
-    ]
-    if isinstance(policy, str):
-        problems += policy_problems(str(model_folder(policy)), trained=False)
-    if problems:
-        raise InvalidInputError(problems)
+    check_evaluation(sources, policy, settings)
     tasks = choose_tasks(sources, split=settings.split, count=settings.tasks, seed=settings.seed)
     opened = policy if not isinstance(policy, str) else open_policy(policy, history=history)
 
@@ -183,6 +175,32 @@ def evaluate(
     return run_coroutine(run())
 
 
+def check_evaluation(
+    sources: Mapping[str, Mapping[str, Json]], policy: Policy | str, settings: EvalConfig
+) -> None:
+    """Raise what would make an evaluation fail, before anything is loaded.
+
+    Raises:
+        InvalidInputError: With one line for each problem.
+    """
+    problems = [
+        problem
+        for source, kwargs in sources.items()
+        for problem in split_problems(source, dict(kwargs), settings.split)
+    ]
+    if isinstance(policy, str):
+        problems += _acting_problems(policy)
+    if problems:
+        raise InvalidInputError(problems)
+
+
+def _acting_problems(policy: str) -> list[Problem]:
+    if policy.partition(":")[0] == "tiny":
+        text = f"a new {policy!r} model knows nothing; give the folder of a run or of a model"
+        return [Problem(key="policy", text=text)]
+    return list(policy_problems(str(model_folder(policy)), trained=False))
+
+
 def model_folder(policy: str) -> str | Path:
     """Return the model folder inside a run's folder, or `policy` itself where it is no run."""
     inside = Path(policy) / "policy"
@@ -202,13 +220,10 @@ def open_policy(policy: str, *, history: History = History.VERBATIM) -> Policy:
     """
     if policy == "expert":
         return cast("Policy", ExpertPolicy())
-    if policy.partition(":")[0] == "tiny":
-        text = f"a new {policy!r} model knows nothing; give the folder of a run or of a model"
-        raise InvalidInputError([Problem(key="policy", text=text)])
-    spec = str(model_folder(policy))
-    problems = list(policy_problems(spec, trained=False))
+    problems = _acting_problems(policy)
     if problems:
         raise InvalidInputError(problems)
+    spec = str(model_folder(policy))
     models = _part("agentgym.trainers.models.load")
     torch = _part("torch")
     folder: Path = models.resolve_policy(spec)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agentgym.blocking import run_coroutine
 from agentgym.cli.output import print_json, print_table
 
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -89,11 +90,14 @@ def _accelerator() -> Iterator[Finding]:
 
 
 def _sandboxes() -> Iterator[Finding]:
-    if importlib.util.find_spec("agentgym.sandbox.doctor") is None:
+    try:
+        module: Any = importlib.import_module("agentgym.sandbox.doctor")
+    except ModuleNotFoundError as error:
+        yield "sandboxes", "missing", str(error)
         return
-    module: Any = importlib.import_module("agentgym.sandbox.doctor")
-    for finding in module.report():
-        yield str(finding.what), str(finding.state), str(finding.detail)
+    for finding in run_coroutine(module.doctor_report()):
+        fix = f" (fix: {finding.fix})" if finding.fix else ""
+        yield f"sandbox {finding.topic}", str(finding.level), f"{finding.text}{fix}"
 
 
 # --------------------------------------------------------------------------------------- run

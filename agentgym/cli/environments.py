@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from agentgym.cli.output import print_json, print_table, say
+from agentgym.cli.output import print_json, print_table, say, show_report
 from agentgym.errors import EnvError
 
 app = typer.Typer(help="Environments: list, show, check, play.", rich_markup_mode=None)
@@ -67,21 +67,10 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check that an environment keeps its contract: determinism, limits, scores, probes."""
-    from importlib import import_module
+    from agentgym.checks.env import check_env
 
-    from agentgym import registry
-
-    registry.spec(env_id)
-    check_env: Any = import_module("agentgym.checks.env").check_env
-    report = check_env(env_id, env_kwargs=parse_kwargs(kwargs))
-    findings = [(str(f.name), bool(f.is_ok), str(f.message)) for f in report.findings]
-    if as_json:
-        print_json([{"name": n, "ok": ok, "message": message} for n, ok, message in findings])
-    else:
-        rows = [[n, "ok" if ok else "FAILED", message] for n, ok, message in findings]
-        print_table(["check", "result", "what was seen"], rows, title=env_id)
-    if not all(ok for _, ok, _ in findings):
-        raise typer.Exit(1)
+    make(env_id, kwargs).close()
+    show_report(check_env(env_id, env_kwargs=parse_kwargs(kwargs)), as_json=as_json)
 
 
 @app.command()

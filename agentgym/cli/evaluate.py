@@ -76,10 +76,12 @@ def _run(config: RunConfig, policy: str) -> EvaluationResult:
     from agentgym import door
     from agentgym.cli.live import progress_sink
 
+    sources = {source.name: cast("Any", source.kwargs) for source in config.envs}
+    door.check_evaluation(sources, policy, config.eval)
     with progress_sink() as sink:
         sink.on_phase("evaluate", None)
         return door.evaluate(
-            {source.name: cast("Any", source.kwargs) for source in config.envs},
+            sources,
             policy,
             settings=config.eval,
             limits=config.limits.to_limits(),

@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
-import click
 import typer
 
 import agentgym
@@ -29,6 +28,10 @@ from agentgym.errors import (
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 _TRACEBACK = "AGENTGYM_TRACEBACK"
+# Wrong use of the command line. Typer has exported this class under several names over time.
+_USAGE_ERROR: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 
 app = typer.Typer(
     name="agentgym",
@@ -75,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = app(
             args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False
         )
-    except click.exceptions.Abort:
+    except typer.Abort:
         complain("interrupted")
         return FAILED
-    except click.exceptions.Exit as end:
+    except typer.Exit as end:
         return end.exit_code
-    except click.ClickException as error:
-        complain(f"{error.format_message()} (--help shows what there is)")
+    except _USAGE_ERROR as error:
+        complain(f"{' '.join(str(error).split())} (--help shows what there is)")
         return WRONG_INPUT
     except (ConfigError, TaskError, RegistryError, MissingExtraError) as error:
         complain(str(error))

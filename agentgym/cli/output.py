@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from agentgym.runs.text import plain
+
+if TYPE_CHECKING:
+    from agentgym.checks.report import Report
 
 
 def console() -> Console:
@@ -50,3 +54,24 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
     if not out.is_terminal:  # a pipe has no width: nothing is folded
         out.width = 4_000
     out.print(table)
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """Print what a check found.
+
+    Raises:
+        typer.Exit: With code 1, if anything failed.
+    """
+    if as_json:
+        findings = [
+            {"name": f.name, "verdict": f.verdict, "message": f.message} for f in report.findings
+        ]
+        print_json({"subject": report.subject, "findings": findings, "scores": report.scores})
+    else:
+        rows = [[finding.name, finding.verdict, finding.message] for finding in report.findings]
+        print_table(["check", "verdict", "what was seen"], rows, title=report.subject)
+        scores = ", ".join(f"{name} {score:.3f}" for name, score in report.scores.items())
+        if scores:
+            say(f"mean outcomes: {scores}")
+    if not report.is_ok:
+        raise typer.Exit(1)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from agentgym.cli.output import print_json, print_table, say
-
-if TYPE_CHECKING:
-    from agentgym.records import Task
-    from agentgym.suites import Suite
+from agentgym.cli.output import print_json, print_table, say, show_report
 
 app = typer.Typer(help="Task suites: list, show, validate.", rich_markup_mode=None)
 
@@ -90,50 +83,9 @@ def validate(
     number: Annotated[
         int, typer.Option("-n", help="Tasks of a split at most.", min=1)
     ] = _MOST_VALIDATED,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a suite: ids unique, splits disjoint by content, each task poses without an error."""
-    from agentgym.suites import load_suite
+    """Check a suite: ids, splits disjoint by content, source, and that its grader is right."""
+    from agentgym.checks.suite import check_suite
 
-    suite = load_suite(name)
-    splits = {
-        split: suite.tasks(split, limit=_bound(suite.size(split), number)) for split in suite.splits
-    }
-    problems = [*_repeated(splits), *_shared(splits), *_unposed(suite, splits)]
-    for problem in problems:
-        say(problem)
-    count = sum(len(tasks) for tasks in splits.values())
-    say(f"{name}: {count} tasks of {len(splits)} splits looked at, {len(problems)} problems")
-    if problems:
-        raise typer.Exit(1)
-
-
-def _repeated(splits: Mapping[str, Sequence[Task]]) -> Iterator[str]:
-    for split, tasks in splits.items():
-        counts = Counter(task.id for task in tasks)
-        yield from (f"split {split}: the id {i!r} stands twice" for i, n in counts.items() if n > 1)
-
-
-def _shared(splits: Mapping[str, Sequence[Task]]) -> Iterator[str]:
-    from agentgym.suites import check_leaks
-
-    for first, second in itertools.combinations(sorted(splits), 2):
-        for task in check_leaks(splits[first], splits[second], allow=True):
-            yield f"{task!r} is in {first} and in {second}"
-
-
-def _unposed(suite: Suite, splits: Mapping[str, Sequence[Task]]) -> Iterator[str]:
-    from agentgym import registry
-
-    env = registry.make(suite.env_id, **suite.env_kwargs).unwrapped
-    try:
-        for split, tasks in splits.items():
-            for task in tasks:
-                observation, _ = env.reset(seed=0, options={"task": task})
-                if not observation.strip():
-                    yield f"split {split}: task {task.id!r} poses nothing"
-    finally:
-        env.close()
-
-
-def _bound(size: int | None, number: int) -> int:
-    return number if size is None else min(size, number)
+    show_report(check_suite(name, tasks_each=number), as_json=as_json)

@@ -1,0 +1,225 @@
+"""What the commands do when nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgym.cli.main import main
+from agentgym.config import EnvSource, RunConfig
+from agentgym.evaluation.result import Attempt
+from agentgym.evaluation.summary import summarise
+from agentgym.records import Completion, Sampling, Score, StopReason, Trajectory, Turn
+from agentgym.runs import RunFolder
+
+
+def run_folder(path: Path, outcomes: list[float]) -> Path:
+    """Return the folder of a run with one episode and one evaluation."""
+    config = RunConfig(envs=(EnvSource(name="math/arithmetic-v0"),), policy="some/folder")
+    turn = Turn(
+        index=0,
+        completion=Completion(text="[red]\x1b[31mred\x07"),
+        observation="seen",
+        rewards={"part": 0.5},
+    )
+    episode = Trajectory(
+        id="g0-e0",
+        group_id="g0",
+        task_id="t",
+        env_id="math/arithmetic-v0",
+        turns=(turn,),
+        terminated=True,
+        stop_reason=StopReason.TERMINATED,
+        outcome=1.0,
+    )
+    attempts = [
+        Attempt(task=f"t{i}", index=0, trajectory_id="x", outcome=o, is_success=o == 1)
+        for i, o in enumerate(outcomes)
+    ]
+    about: dict[str, Any] = {"policy_id": "p", "suites": ["s"], "split": "held_out", "seed": 0}
+    result = summarise(
+        attempts,
+        [],
+        name="step-000001",
+        step=1,
+        attempts_per_task=1,
+        sampling=Sampling(),
+        scorer_id="s",
+        **about,
+    )
+    with RunFolder.create(path, config) as folder:
+        folder.append_trajectory(episode)
+        score = Score(trajectory_id="g0-e0", scorer_id="s", outcome=1.0, is_success=True)
+        folder.append_score(score)
+        for step in (1, 2):
+            folder.append_metrics({"step": step, "loss": 0.5, "outcome": 0.25})
+        folder.write_evaluation(result.name, result.to_dict())
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return run_folder(tmp_path / "run", [0.0] * 20)
+
+
+def test_view_lists_and_shows_episodes_with_escapes_written_out(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", str(run)]) == 0
+    assert main(["view", str(run), "g0-e0"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "[red]\\x1b[31mred\\x07" in out
+    assert "part 0.5" in out
+    assert "outcome 1 by s, solved: True" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [([], 1), (["--solved"], 1), (["--unsolved"], 0), (["--failed"], 0), (["--task", "u"], 0)],
+)
+def test_view_chooses_episodes(
+    run: Path, capsys: pytest.CaptureFixture[str], flags: list[str], count: int
+) -> None:
+    assert main(["view", str(run), "--json", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["g0-e0"] * count
+
+
+def test_view_of_an_unknown_episode_is_wrong_input(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", str(run), "nope"]) == 2
+    assert "has no episode 'nope'" in capsys.readouterr().err
+
+
+def test_compare_shows_paired_differences_to_the_first(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    better = run_folder(tmp_path / "better", [1.0, 0.0] * 10)
+    assert main(["compare", str(run), str(better), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["difference"] is None
+    assert second["difference"]["mean"] == 0.5
+    assert second["is_paired"] is True
+    assert second["difference"]["low"] > 0
+    assert main(["compare", str(run), f"{run},{better}"]) == 0
+    assert "+0.250" in capsys.readouterr().out  # two runs are one side
+
+
+def test_compare_needs_an_evaluation(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder.create(tmp_path / "none", RunConfig()).close()
+    assert main(["compare", str(run), str(tmp_path / "none")]) == 2
+    assert "has no evaluation" in capsys.readouterr().err
+
+
+def test_plot_draws_into_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["plot", str(run)]) == 0
+    assert (run / "curves.png").is_file()
+    assert (run / "curves.svg").is_file()
+    assert str(run / "curves.svg") in capsys.readouterr().out
+
+
+def test_doctor_describes_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = {row["what"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    assert {"agentgym", "python", "extra train", "program git"} <= set(found)
+
+
+def test_doctor_finds_what_is_torn_and_what_is_broken(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(run)]) == 0
+    capsys.readouterr()
+    (run / "checkpoints" / "step_000001").mkdir(parents=True)
+    with (run / "scores.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"torn')
+    assert main(["doctor", str(run), "--json"]) == 0
+    found = {row["what"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    assert found["scores.jsonl"] == "torn"
+    assert found["checkpoint step_000001"] == "incomplete"
+    assert (found["episodes"], found["scores"]) == ("ok", "ok")
+    with (run / "trajectories.jsonl").open("a", encoding="utf-8") as file:
+        file.write("{broken}\n")
+    assert main(["doctor", str(run)]) == 1
+
+
+def test_eval_prints_a_table_and_writes_json_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["eval", "math/arithmetic", "--policy", "expert", "-k", "2", "-n", "6"]
+    assert main([*arguments, "eval.temperature=0.5"]) == 0
+    out = capsys.readouterr().out
+    for words in ("pass@2", "temperature 0.5", "failed attempts", "level=1", "6 tasks x 2"):
+        assert words in out
+    file = tmp_path / "runs" / "evaluations" / "math-arithmetic-expert-1.json"
+    tree = json.loads(file.read_text(encoding="utf-8"))
+    assert tree["success"]["mean"] == 1.0
+    assert tree["counts"]["attempts"] == 12
+    assert tree["rules"]["intervals"].startswith("95 %")
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["attempts_per_task"] == 2
+    assert file.with_name("math-arithmetic-expert-2.json").is_file()  # nothing is overwritten
+
+
+def test_eval_prints_its_own_sampling_default_m8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["eval", "math/arithmetic", "--policy", "expert", "-n", "2"]
+    assert main([*arguments, "rollout.temperature=0.3"]) == 0
+    assert "evaluation's own sampling: temperature 1," in capsys.readouterr().out
+
+
+def test_play_shows_the_expert(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs", "play", "math/arithmetic-v0", "--expert", "--seed", "3"]) == 0
+    assert "outcome 1 after" in capsys.readouterr().out
+
+
+def test_play_asks_a_person(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = iter(["<answer>", "0.123</answer>", ""])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(words))
+    assert main(["envs", "play", "math/arithmetic-v0"]) == 0
+    assert "outcome 0 after 1 turns" in capsys.readouterr().out
+
+
+def test_tasks_are_shown_with_answers_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "show", "math/arithmetic", "-n", "2"]) == 0
+    assert "answers" not in capsys.readouterr().out
+    assert main(["tasks", "show", "math/arithmetic", "-n", "2", "--answers"]) == 0
+    assert "answers" in capsys.readouterr().out
+
+
+def test_validate_looks_at_every_split(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "validate", "math/arithmetic", "-n", "20", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["subject"] == "math/arithmetic"
+    names = [finding["name"] for finding in report["findings"]]
+    assert {"tasks of train", "tasks of held_out", "splits", "source"} <= set(names)
+
+
+def test_check_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs", "check", "math/arithmetic-v0"]) == 0
+    out = capsys.readouterr().out
+    assert "passed" in out
+    assert "mean outcomes" in out
+
+
+def test_presets_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert main(["presets", "explain", "grpo", "gate.clip_high=0.31"]) == 0
+    out = capsys.readouterr().out
+    assert "clip_high=0.31" in out
+    assert "needs:" in out
+    assert main(["presets", "show", "grpo"]) == 0
+    assert "clip_low: 0.2" in capsys.readouterr().out

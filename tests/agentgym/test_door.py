@@ -1,0 +1,149 @@
+"""The Python door: rollout and evaluate with a text policy, and what resumption may change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentgym
+from agentgym import door
+from agentgym.config import EnvSource, EvalConfig, InvalidInputError, OptimConfig, RunConfig
+from agentgym.errors import ConfigError, TaskError
+from agentgym.runs import RunFolder
+
+
+def test_door_is_open_from_the_package() -> None:
+    # A module of the same name would hide the function as soon as it is imported.
+    assert agentgym.rollout is door.rollout
+    assert agentgym.evaluate is door.evaluate
+    assert agentgym.train is door.train
+
+
+def test_rollout_plays_tasks_in_groups() -> None:
+    episodes = agentgym.rollout("math/arithmetic", "expert", tasks=3, group_size=2, seed=5)
+    assert [episode.outcome for episode in episodes] == [1.0] * 6
+    assert len({episode.task_id for episode in episodes}) == 3
+    again = agentgym.rollout("math/arithmetic", "expert", tasks=3, group_size=2, seed=5)
+    assert episodes == again
+
+
+def test_rollout_takes_the_environments_arguments() -> None:
+    episodes = agentgym.rollout("math/arithmetic-v0", "expert", tasks=4, env_kwargs={"levels": [3]})
+    assert all("arithmetic-3" in episode.task_id for episode in episodes)
+    assert all(episode.env_kwargs == {"levels": [3]} for episode in episodes)
+
+
+def test_rollout_works_inside_a_running_loop() -> None:
+    async def notebook() -> int:
+        return len(agentgym.rollout("math/arithmetic", "expert", tasks=1))
+
+    assert asyncio.run(notebook()) == 1
+
+
+def test_rollout_of_an_unknown_environment_is_refused() -> None:
+    with pytest.raises(TaskError, match="did you mean"):
+        agentgym.rollout("math/arithmetik", "expert")
+
+
+def test_evaluate_gives_means_with_intervals() -> None:
+    settings = EvalConfig(tasks=12, attempts=2, temperature=0.5)
+    result = agentgym.evaluate("math/arithmetic", "expert", settings=settings)
+    assert (result.success.mean, result.success.count) == (1.0, 12)
+    assert result.success.low < 1.0
+    assert result.sampling.temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "words"),
+    [
+        ("math/arithmetik", "expert", "did you mean"),
+        ("math/arithmetic", "no/folder", "unknown policy"),
+        ("math/arithmetic", "tiny:base", "knows nothing"),
+    ],
+)
+def test_evaluate_refuses_wrong_input_in_one_report(env: str, policy: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        agentgym.evaluate(env, policy)
+    assert len(caught.value.problems) == 1
+
+
+def test_train_refuses_wrong_input_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError) as caught:
+        agentgym.train({"envs": ["math/arithmetik"], "stepps": 3}, optim__learning_ratee=1)
+    assert len(caught.value.problems) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def stored(path: Path, **fields: Any) -> Path:
+    config = RunConfig(
+        envs=(EnvSource(name="math/arithmetic"),), optim=OptimConfig(learning_rate=1e-4), **fields
+    )
+    RunFolder.create(path, config).close()
+    return path
+
+
+def test_resumed_run_may_take_more_steps_and_other_budgets(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run", steps=10)
+    config = door.resumed_config(
+        path, assignments=["steps=20", "budget.minutes=3", "eval.every=5", "checkpoint.keep=4"]
+    )
+    assert (config.steps, config.budget.minutes, config.eval.every) == (20, 3.0, 5)
+    assert config.optim.learning_rate == 1e-4
+    assert door.resumed_config(path).steps == 10
+
+
+def test_resumed_run_may_not_become_another_one(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    with pytest.raises(InvalidInputError) as caught:
+        door.resumed_config(path, assignments=["optim.learning_rate=1e-3", "seed=4", "steps=7"])
+    assert [problem.key for problem in caught.value.problems] == ["seed", "optim.learning_rate"]
+    assert "(it is 0.0001, got 0.001)" in str(caught.value)
+
+
+def test_resumed_run_asks_again_for_a_secret(tmp_path: Path) -> None:
+    source = EnvSource(name="a/b-v0", kwargs={"api_key": "s3cret"})
+    RunFolder.create(tmp_path / "run", RunConfig(envs=(source,))).close()
+    with pytest.raises(InvalidInputError, match="'envs' holds a secret, which is not stored"):
+        door.resumed_config(tmp_path / "run")
+    config = door.resumed_config(tmp_path / "run", assignments=["envs=a/b-v0:api_key=s3cret"])
+    assert config.envs == (source,)
+
+
+def test_config_that_the_loader_would_advise_against_can_be_resumed(tmp_path: Path) -> None:
+    # Made in Python: the warm start's settings are without effect, which is no reason to refuse.
+    config = RunConfig(policy="some/folder", warmstart={"demos": 5})  # type: ignore[arg-type]
+    RunFolder.create(tmp_path / "run", config).close()
+    assert door.resumed_config(tmp_path / "run") == config
+
+
+def test_resume_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no run folder"):
+        door.resumed_config(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_work_is_cancelled_so_that_it_can_save(number: signal.Signals) -> None:
+    saved: list[str] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            saved.append("state")
+            raise
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        door.run_interruptible(work())
+    assert saved == ["state"]
+    assert signal.getsignal(signal.SIGTERM) is before
