@@ -19,7 +19,7 @@ from agentgym.envs.search.documents import Corpus, Documents
 from agentgym.envs.search.env import Clue, SearchEnv, Source
 from agentgym.envs.search.graph_tasks import generate_task, world_of
 from agentgym.envs.search.library import Library, check_backend, open_library
-from agentgym.envs.search.qa_files import QaRow, corpus_of, read_questions
+from agentgym.envs.search.qa_files import QaRow, corpus_of, read_questions, stamp
 from agentgym.envs.search.rendering import WorldCorpus
 from agentgym.errors import EnvError, TaskError
 from agentgym.limits import Limits
@@ -40,6 +40,12 @@ class Files:
     """File of questions; None for the example."""
     corpus: tuple[Path, ...]
     """Files of documents; empty for the documents beside the questions."""
+
+    @property
+    def stamps(self) -> tuple[tuple[int, int], ...]:
+        """What changes when one of them is written."""
+        named = (self.questions,) if self.questions is not None else ()
+        return tuple(stamp(path) for path in (*named, *self.corpus))
 
 
 class CorpusEnv(SearchEnv):
@@ -126,14 +132,18 @@ def _query(documents: Documents, position: int) -> str:
     return document.title or " ".join(document.text.split()[:8])
 
 
-@functools.lru_cache(maxsize=8)
 def read_tasks(files: Files) -> tuple[Task, ...]:
-    """Return the tasks of files, in the order of the questions; kept while the process lives.
+    """Return the tasks of files, in the order of the questions; kept until a file changes.
 
     Raises:
         TaskError: If a file is missing or holds something else.
     """
-    rows = _rows(files)
+    return _tasks(files, files.stamps)
+
+
+@functools.lru_cache(maxsize=8)
+def _tasks(files: Files, stamps: tuple[tuple[int, int], ...]) -> tuple[Task, ...]:
+    rows = _rows(files, stamps)
     where = _positions(_corpus(files), rows)
     tasks = []
     for row in rows:
@@ -152,7 +162,7 @@ def read_tasks(files: Files) -> tuple[Task, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _rows(files: Files) -> tuple[QaRow, ...]:
+def _rows(files: Files, stamps: tuple[tuple[int, int], ...]) -> tuple[QaRow, ...]:
     return read_questions(files.questions) if files.questions is not None else _example_rows()
 
 
@@ -161,7 +171,7 @@ def _corpus(files: Files) -> Corpus:
         return WorldCorpus(
             world_of(seed=_EXAMPLE_SEED, documents=_EXAMPLE_DOCUMENTS, style="prose")
         )
-    return corpus_of(files.corpus, _rows(files))
+    return corpus_of(files.corpus, _rows(files, files.stamps))
 
 
 def _example_rows() -> tuple[QaRow, ...]:

@@ -14,6 +14,7 @@ read as the known data sets write them:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,13 +128,29 @@ class FileCorpus:
     def _key_of(path: Path) -> str:
         if path.suffix == ".index":
             return DictdCorpus((path.with_suffix(""),)).key
-        if not path.is_file():
-            raise TaskError(f"there is no file {path}")
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(_HASH_BYTES):
-                digest.update(block)
-        return digest.hexdigest()
+        return _file_hash(path, stamp(path))
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Return what changes when a file is written: its size and time.
+
+    Raises:
+        TaskError: If there is no such file.
+    """
+    if not path.is_file():
+        raise TaskError(f"there is no file {path}")
+    state = path.stat()
+    return state.st_size, state.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=64)
+def _file_hash(path: Path, state: tuple[int, int]) -> str:
+    # Every environment asks; a corpus of gigabytes is read for it once.
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_HASH_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 # -- questions ---------------------------------------------------------------------------------
