@@ -21,7 +21,7 @@ from agentgym.policies.transformers import TransformersPolicy
 from agentgym.records import Task, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
-from agentgym.runs.folder import RunFolder
+from agentgym.runs.folder import STREAMS, RunFolder
 from agentgym.runs.progress import ProgressSink
 from agentgym.suites import check_leaks
 from agentgym.trainers import checkpoint
@@ -139,8 +139,9 @@ async def open_session(
         if world.is_main:
             save_policy(model, base, folder.path / WARM_START, weights)
     state = checkpoint.load(latest, learner) if latest is not None else FRESH
-    if latest is not None and world.is_main:
-        folder.truncate_to(state.offsets)
+    if is_resumed and world.is_main:
+        # What was written after the checkpoint is run again; without one, everything is.
+        folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
     # With several ranks the learner's weights are in pieces, so rank 0 samples with a whole copy.
     own = (
         model

@@ -108,6 +108,8 @@ def shard(root: nn.Module, blocks: Iterable[nn.Module], world: World) -> None:
         if isinstance(module, FSDPModule):
             # The default averages over ranks; our losses are shares of one global sum.
             module.set_gradient_divide_factor(1.0)
+            # gloo knows no scaled sum; a plain one is right for a factor of 1 everywhere.
+            module.set_force_sum_reduction_for_comms(enable=True)
 
 
 def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:

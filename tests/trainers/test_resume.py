@@ -64,7 +64,7 @@ def kill_after(process: subprocess.Popen[str], run: Path, steps: int, pause: flo
         time.sleep(0.01)
     time.sleep(pause)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
 
 
 def steps_written(run: Path) -> int:
