@@ -9,6 +9,7 @@ ENVS: dict[str, str] = {
     "math/reasoning-v0": "agentgym.envs.math.reasoning:ReasoningEnv [math]",
     "games/gridworld-v0": "agentgym.envs.games.gridworld:GridworldEnv",
     "games/guess-number-v0": "agentgym.envs.games.guess_number:GuessNumberEnv",
+    "games/textarena-v0": "agentgym.envs.adapters.textarena_env:TextArenaEnv [games]",
     "games/wordle-v0": "agentgym.envs.games.wordle:WordleEnv",
     "search/corpus-v0": "agentgym.envs.search.corpus:CorpusEnv",
     "search/graph-v0": "agentgym.envs.search.graph:GraphEnv",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -69,6 +69,11 @@ class CallResult:
     """What went wrong, for people: exception, time limit, ended session, unreadable value."""
     timed_out: bool = False
     """True if the call was stopped at its time limit."""
+    answer: Mapping[str, Any] | None = None
+    """The answer as it came from the box, encoded: `value`, or `raised` with `text`; None if there
+    was none."""
+    wall_s: float = 0.0
+    """Seconds that the call took."""
 
 
 class PythonSession:
@@ -116,30 +121,40 @@ class PythonSession:
         )
 
     async def call(
-        self, name: str, arguments: Sequence[Any], *, timeout_s: float | None = None
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        *,
+        keywords: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
     ) -> CallResult:
         """Call the function that a cell defined as `name`.
 
         Args:
             name: A global name of the session.
             arguments: Positional arguments of built-in types.
+            keywords: Keyword arguments of built-in types.
             timeout_s: Wall seconds; the box's own limit by default.
 
         Raises:
             InfrastructureError: If the box was lost through no doing of the code.
         """
-        request = {"op": "call", "name": name, "arguments": encode(tuple(arguments))}
+        request = {"op": "call", "name": name, "arguments": encode(list(arguments))}
+        request["keywords"] = encode(dict(keywords or {}))
         reply = await self._send(request, timeout_s, None)
         answer = _answer(reply)
         if answer is None:
             why = "time limit reached" if reply.timed_out else "the program ended"
-            return CallResult(problem=why, timed_out=reply.timed_out)
+            return CallResult(problem=why, timed_out=reply.timed_out, wall_s=reply.wall_s)
+        problem, value = None, None
         if "raised" in answer:
-            return CallResult(problem=f"{answer['raised']}: {answer.get('text', '')}")
-        try:
-            return CallResult(value=decode(answer["value"]))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            return CallResult(problem="the returned value cannot be read")
+            problem = f"{answer['raised']}: {answer.get('text', '')}"
+        else:
+            try:
+                value = decode(answer["value"])
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+                return CallResult(problem="the returned value cannot be read", wall_s=reply.wall_s)
+        return CallResult(value=value, problem=problem, answer=answer, wall_s=reply.wall_s)
 
     async def aclose(self) -> None:
         """End the process. Closing twice is no error."""
@@ -156,7 +171,7 @@ class PythonSession:
             source = session_source()
             first = len(source).to_bytes(4, "big") + source
         marker = secrets.token_hex(16)
-        body = json.dumps(request | {"marker": marker}).encode("ascii")
+        body = ascii(request | {"marker": marker}).encode("ascii")
         return await self._process.interact(
             first + len(body).to_bytes(4, "big") + body,
             marker=marker,

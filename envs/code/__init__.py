@@ -1,0 +1,1 @@
+"""Code: write a function, mend one, use a shell. What agents write runs in `agentgym.sandbox`."""

@@ -1,0 +1,94 @@
+"""Boxes for environments: leased through the process's portal, from whatever thread or loop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
+
+from agentgym.errors import InfrastructureError
+from agentgym.sandbox.base import SandboxLimits
+from agentgym.sandbox.pool import Lease, SandboxPool
+from agentgym.sandbox.portal import portal
+from agentgym.sandbox.registry import AUTO, resolve
+
+T = TypeVar("T")
+TRIES = 2
+"""A box that is lost during work which can be done again costs one repetition, not the episode."""
+
+__all__ = ["AUTO", "BoxOfEpisode", "require_sandbox", "with_fresh_box"]
+
+
+def require_sandbox(name: str) -> None:
+    """Return if the kind of sandbox can be used here.
+
+    Raises:
+        SandboxUnavailableError: For `auto`, if no kind works; says what to install.
+    """
+    portal().call(resolve(name))
+
+
+async def with_fresh_box(
+    name: str, limits: SandboxLimits, work: Callable[[Lease], Awaitable[T]]
+) -> T:
+    """Return what `work` returns, given a clean box; once more if the box is lost on the way.
+
+    Raises:
+        InfrastructureError: If that box is lost too, or none can be had.
+    """
+    return await portal().acall(_try_twice(name, limits, work))
+
+
+async def _try_twice(name: str, limits: SandboxLimits, work: Callable[[Lease], Awaitable[T]]) -> T:
+    for _ in range(TRIES - 1):
+        try:
+            async with leased(name, limits) as lease:
+                return await work(lease)
+        except InfrastructureError:
+            continue
+    async with leased(name, limits) as lease:
+        return await work(lease)
+
+
+@contextlib.asynccontextmanager
+async def leased(name: str, limits: SandboxLimits) -> AsyncGenerator[Lease]:
+    """Lease a box for the time of the `async with`. Runs in the portal's loop."""
+    pool, lease = await portal().lease(name, limits)
+    try:
+        yield lease
+    finally:
+        pool.release(lease)
+
+
+class BoxOfEpisode:
+    """The box of one episode, leased when it is first needed, given back by `release`."""
+
+    def __init__(self, name: str, limits: SandboxLimits) -> None:
+        self._name = name
+        self._limits = limits
+        self._held: tuple[SandboxPool, Lease] | None = None
+
+    def call(self, work: Callable[[Lease], Awaitable[T]]) -> T:
+        """Return what `work` returns, from synchronous code."""
+        return portal().call(self._run(work))
+
+    async def acall(self, work: Callable[[Lease], Awaitable[T]]) -> T:
+        """Return what `work` returns, awaited in any loop."""
+        return await portal().acall(self._run(work))
+
+    async def _run(self, work: Callable[[Lease], Awaitable[T]]) -> T:
+        if self._held is None:
+            self._held = await portal().lease(self._name, self._limits)
+        return await work(self._held[1])
+
+    def release(self) -> None:
+        """Give the box back. Doing so twice, or without a box, is no error."""
+        held, self._held = self._held, None
+        if held is not None:
+            # With the portal the box is closed already.
+            with contextlib.suppress(InfrastructureError):
+                portal().call(_give_back(*held))
+
+
+async def _give_back(pool: SandboxPool, lease: Lease) -> None:
+    pool.release(lease)
