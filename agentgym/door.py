@@ -6,7 +6,6 @@ and `import agentgym` loads no torch.
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import threading
@@ -19,16 +18,15 @@ from agentgym import seeding
 from agentgym.blocking import run_coroutine
 from agentgym.config.conflicts import contradictions
 from agentgym.config.loading import load_config
-from agentgym.config.preflight import checked_config, policy_problems, run_path, split_problems
+from agentgym.config.preflight import checked_config, run_path, split_problems
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.redaction import REDACTED
-from agentgym.config.schema import EvalConfig, ModelConfig, Precision, RolloutConfig, RunConfig
+from agentgym.config.schema import EvalConfig, RolloutConfig, RunConfig
 from agentgym.engine import Engine, GroupSpec
-from agentgym.errors import MissingExtraError
 from agentgym.evaluation.evaluator import OnEpisode, choose_tasks, evaluate_policy
 from agentgym.evaluation.result import EvaluationResult
 from agentgym.limits import Limits
-from agentgym.policies.expert import ExpertPolicy
+from agentgym.opening import acting_problems, load_part, open_policy
 from agentgym.policy import Policy
 from agentgym.records import Json, Sampling, Task, Trajectory
 from agentgym.renderer.base import History
@@ -189,58 +187,9 @@ def check_evaluation(
         for problem in split_problems(source, dict(kwargs), settings.split)
     ]
     if isinstance(policy, str):
-        problems += _acting_problems(policy)
+        problems += list(acting_problems(policy))
     if problems:
         raise InvalidInputError(problems)
-
-
-def _acting_problems(policy: str) -> list[Problem]:
-    if policy.partition(":")[0] == "tiny":
-        text = f"a new {policy!r} model knows nothing; give the folder of a run or of a model"
-        return [Problem(key="policy", text=text)]
-    return list(policy_problems(str(model_folder(policy)), trained=False))
-
-
-def model_folder(policy: str) -> str | Path:
-    """Return the model folder inside a run's folder, or `policy` itself where it is no run."""
-    inside = Path(policy) / "policy"
-    return inside if (Path(policy) / "config.yaml").is_file() and inside.is_dir() else policy
-
-
-def open_policy(policy: str, *, history: History = History.VERBATIM) -> Policy:
-    """Return a policy that acts, by its name as on the command line.
-
-    Args:
-        policy: `expert`, `smollm2`, a transformers folder, or a run's folder.
-        history: How earlier turns enter the next prompt.
-
-    Raises:
-        ConfigError: If it is unknown, or knows nothing before it is trained.
-        MissingExtraError: If it needs torch, which is not installed.
-    """
-    if policy == "expert":
-        return cast("Policy", ExpertPolicy())
-    problems = _acting_problems(policy)
-    if problems:
-        raise InvalidInputError(problems)
-    spec = str(model_folder(policy))
-    models = _part("agentgym.trainers.models.load")
-    torch = _part("torch")
-    folder: Path = models.resolve_policy(spec)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = models.load_model(folder, ModelConfig(), dtype=Precision.AUTO, device=device)
-    renderer = _part("agentgym.renderer.folder").load_renderer(folder, history=history)
-    make: Any = _part("agentgym.policies.transformers").TransformersPolicy
-    return make(model, renderer, policy_id=policy)
-
-
-def _part(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("agentgym"):
-            raise
-        raise MissingExtraError("a model in this process", extra="train") from error
 
 
 # ------------------------------------------------------------------------------------ train
@@ -337,7 +286,7 @@ def run_training(
     config: RunConfig, path: Path, *, is_resumed: bool, progress: ProgressSink | None = None
 ) -> Any:
     """Train what `config` says in the folder `path`, which `preflight` has looked at."""
-    setup, loop = _part("agentgym.trainers.setup"), _part("agentgym.trainers.loop")
+    setup, loop = load_part("agentgym.trainers.setup"), load_part("agentgym.trainers.loop")
     sink = progress if progress is not None else Silent()
     inputs = setup.check_inputs(config)
 

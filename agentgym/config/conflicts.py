@@ -121,12 +121,12 @@ def _warmstart_path(config: RunConfig) -> Problem | None:
 
 def _learned_policy(config: RunConfig) -> Problem | None:
     family = config.policy.partition(":")[0]
-    if family not in {"scripted", "expert", "random", "human", "openai"}:
+    if family not in {"expert", "human", "openai"}:
         return None
     return _problem(
         "policy",
         f"the policy {config.policy!r} gives no token ids and cannot be trained; "
-        "use tiny, smollm2, a transformers folder or vllm:URL",
+        "use tiny, smollm2 or a transformers folder",
     )
 
 

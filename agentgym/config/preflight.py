@@ -25,6 +25,11 @@ from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.records import Json, Task
 from agentgym.suites import LeakError, Suite, check_leaks, list_suites, load_suite
 
+_SERVERS = {
+    "openai": "agentgym.policies.openai_compatible",
+    "vllm": "agentgym.policies.vllm_server",
+}
+"""Kind of a policy on a server -> the module that speaks to it."""
 TINY_SIZES = ("small", "base", "large")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MOST_TRAINING_TASKS = 4_096
@@ -124,16 +129,26 @@ def split_problems(name: str, kwargs: dict[str, Json], split: str) -> Iterator[P
     try:
         suite = load_suite(name) if name in list_suites() else None
         env_id = suite.env_id if suite is not None else name
-        if env_id in registry.list_envs():
-            wrong = list(argument_problems(env_id, kwargs))
-            yield from wrong
-            if wrong:
-                return
-            registry.make(env_id, **kwargs).close()
-        load_suite(name, env_kwargs=kwargs).task(split, 0)
-    except (AgentGymError, ValueError, TypeError) as error:  # the constructor's own words
+        wrong = list(_env_problems(env_id, kwargs)) if env_id in registry.list_envs() else []
+        yield from wrong
+        if not wrong:
+            load_suite(name, env_kwargs=kwargs).task(split, 0)
+    except AgentGymError as error:
         text = _one_line(error)
         yield Problem(key="envs", text=text if name in text else f"{name}: {text}")
+
+
+def _env_problems(env_id: str, kwargs: dict[str, Json]) -> Iterator[Problem]:
+    """Yield what is wrong with an environment's arguments: their names, or one of their values."""
+    wrong = list(argument_problems(env_id, kwargs))
+    yield from wrong
+    if wrong:
+        return
+    try:
+        registry.make(env_id, **kwargs).close()
+    except (AgentGymError, TypeError, ValueError) as error:  # the constructor's own words
+        text = _one_line(error)
+        yield Problem(key="envs", text=text if env_id in text else f"{env_id}: {text}")
 
 
 def argument_problems(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
@@ -169,7 +184,7 @@ def policy_problems(policy: str, *, trained: bool) -> Iterator[Problem]:
             text = f"the policy 'smollm2' needs {', '.join(missing)}; install it with: make smollm2"
             yield Problem(key="policy", text=text)
         return
-    if family in {"vllm", "openai"}:
+    if family in _SERVERS:
         yield from _server_problems(policy, family, rest, trained=trained)
         return
     if family in {"expert", "human"} and not trained:
@@ -177,15 +192,19 @@ def policy_problems(policy: str, *, trained: bool) -> Iterator[Problem]:
     yield from _folder_problems(policy)
 
 
-def _server_problems(policy: str, family: str, url: str, *, trained: bool) -> Iterator[Problem]:
-    if importlib.util.find_spec(f"agentgym.policies.{family}") is None:
-        text = f"policies on a server are not part of this version (got {policy!r})"
-        yield Problem(key="policy", text=text)
+def _server_problems(policy: str, family: str, address: str, *, trained: bool) -> Iterator[Problem]:
+    url, mark, model = address.partition("#")
+    is_address = url.startswith(("http://", "https://"))
+    text = ""
+    if importlib.util.find_spec(_SERVERS[family]) is None:
+        text = f"policies of the kind {family!r} are not part of this version (got {policy!r})"
     elif trained and family == "openai":
-        text = f"{policy!r} gives no token ids and cannot be trained; use vllm:URL"
-        yield Problem(key="policy", text=text)
-    elif not url.startswith(("http://", "https://")):
-        text = f"a server is written {family}:http://HOST:PORT (got {policy!r})"
+        text = f"{policy!r} gives no token ids and cannot be trained; use tiny or a model folder"
+    elif family == "openai" and not (is_address and mark and model):
+        text = f"a server is written openai:http://HOST:PORT/v1#MODEL (got {policy!r})"
+    elif family == "vllm" and not is_address:
+        text = f"a server is written vllm:http://HOST:PORT (got {policy!r})"
+    if text:
         yield Problem(key="policy", text=text)
 
 

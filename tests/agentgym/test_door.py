@@ -72,6 +72,15 @@ def test_evaluate_refuses_wrong_input_in_one_report(env: str, policy: str, words
     assert len(caught.value.problems) == 1
 
 
+def test_policies_are_opened_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    server = door.open_policy("openai:http://localhost:1/v1#small")
+    assert server.id == "openai:small"
+    assert "s3cret" not in repr(server)
+    assert door.open_policy("human").id == "human"
+    assert door.open_policy("expert").id == "expert"
+
+
 def test_train_refuses_wrong_input_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

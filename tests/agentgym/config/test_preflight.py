@@ -126,6 +126,20 @@ def test_policies_without_ids_act_but_are_not_trained(policy: str) -> None:
     assert len(list(policy_problems(policy, trained=True))) == 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("openai:http://host/v1", "openai:http://HOST:PORT/v1#MODEL"),
+        ("openai:host#model", "openai:http://HOST:PORT/v1#MODEL"),
+        ("openai:http://host/v1#model", None),
+    ],
+)
+def test_server_is_written_with_address_and_model(policy: str, words: str | None) -> None:
+    texts = [problem.text for problem in policy_problems(policy, trained=False)]
+    assert len(texts) == (words is not None)
+    assert words is None or words in texts[0]
+
+
 # -------------------------------------------------------------------------------------- leaks
 
 
