@@ -29,7 +29,8 @@ class _Cut:
     like: Tensor
 
     def __call__(self, values: Tensor) -> Tensor:
-        chosen = values[self.rows.to(values.device), : self.like.shape[1]].to(self.like.device)
+        chosen = values.detach()[self.rows.to(values.device), : self.like.shape[1]]
+        chosen = chosen.to(self.like.device)
         return chosen.to(self.like.dtype) if chosen.is_floating_point() else chosen
 
 

@@ -48,8 +48,9 @@ __all__ = [
 ]
 
 
+@torch.no_grad()
 def prepare(preset: Preset, batch: Batch) -> Prepared:
-    """Return all that is computed from the whole batch before the first backward.
+    """Return all that is computed from the whole batch before the first backward; no gradient.
 
     Args:
         preset: The objective.
