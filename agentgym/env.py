@@ -126,7 +126,7 @@ class TextEnv(gymnasium.Env[str, str]):
     the outcome on the last step; the trainer reads the names and the outcome only.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium's own type
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own type
     system_prompt: str = ""
     """What the agent is told before the first observation."""
     protocol: ActionProtocol = PlainText()

@@ -60,6 +60,9 @@ class EnvEntry:
 
 _lock = threading.RLock()
 _entries: dict[str, EnvEntry] = {}
+_conflicts: dict[str, str] = {}
+"""id -> what is wrong with its row of the table or its entry point. Raised when the id is asked
+for: a package that breaks one id must not take the others away."""
 _is_collected = False
 
 
@@ -126,6 +129,8 @@ def spec(env_id: str) -> EnvEntry:
     """
     with _lock:
         _collect()
+        if env_id in _conflicts:
+            raise RegistryError(_conflicts[env_id])
         entry = _entries.get(env_id)
         if entry is None:
             raise RegistryError(_unknown(env_id))
@@ -179,10 +184,12 @@ def _collect() -> None:
     _is_collected = True
     # By string: the core imports no part. The package holds strings only, no environment.
     builtin: Mapping[str, str] = importlib.import_module("agentgym.envs").ENVS
-    for env_id, target in builtin.items():
-        _add(_entry_of(env_id, target))
-    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        _add(_entry_of(point.name, point.value))
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    for env_id, target in [*builtin.items(), *((point.name, point.value) for point in points)]:
+        try:
+            _add(_entry_of(env_id, target))
+        except RegistryError as error:
+            _conflicts[env_id] = str(error)
 
 
 def _entry_of(env_id: str, target: str) -> EnvEntry:

@@ -153,10 +153,13 @@ def load_suite(name: str, *, env_kwargs: Mapping[str, Json] | None = None) -> Su
 
     Raises:
         TaskError: If neither is known by that name.
+        RegistryError: If two packages claim the name.
     """
     table = _table()
     if name in table:
-        suite = _load(name, table[name], env_kwargs or {})
+        if len(table[name]) > 1:
+            raise RegistryError(f"the suite {name!r} is claimed by {', '.join(table[name])}")
+        suite = _load(name, table[name][0], env_kwargs or {})
     elif name in registry.list_envs():
         return _suite_of_env(name, env_kwargs or {})
     else:
@@ -187,11 +190,13 @@ def check_leaks(
     return leaks
 
 
-def _table() -> dict[str, str]:
-    table: dict[str, str] = dict(importlib.import_module("agentgym.tasks").SUITES)
-    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        if table.setdefault(point.name, point.value) != point.value:
-            raise RegistryError(f"the suite {point.name!r} is taken by {table[point.name]}")
+def _table() -> dict[str, tuple[str, ...]]:
+    """Return name -> targets; more than one where several packages claim a name."""
+    builtin: Mapping[str, str] = importlib.import_module("agentgym.tasks").SUITES
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    table: dict[str, tuple[str, ...]] = {}
+    for name, target in [*builtin.items(), *((point.name, point.value) for point in points)]:
+        table[name] = tuple(dict.fromkeys((*table.get(name, ()), target)))
     return table
 
 
@@ -296,7 +301,7 @@ class _EnvTasks:
         )
 
 
-def _unknown(name: str, table: Mapping[str, str]) -> str:
+def _unknown(name: str, table: Iterable[str]) -> str:
     known = [*table, *registry.list_envs()]
     versions = [env_id for env_id in registry.list_envs() if env_id.startswith(f"{name}-v")]
     hint = f" (did you mean {versions[-1]!r}?)" if versions else nearest(name, known)

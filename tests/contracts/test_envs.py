@@ -6,7 +6,10 @@ reason.
 
 from __future__ import annotations
 
+import json
 import warnings
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -21,10 +24,27 @@ ENVS = registry.list_envs()
 ABSENT = (MissingExtraError, InfrastructureError, SandboxError)
 
 
-def require_available(env_id: str) -> None:
+@pytest.fixture
+def kwargs(env_id: str, tmp_path: Path) -> dict[str, Any]:
+    """Return the arguments that an environment cannot do without: its files."""
+    if env_id != "math/file-v0":
+        return {}
+    path = tmp_path / "problems.jsonl"
+    rows = [
+        {
+            "question": f"Ann has {n} pens and buys {3 * n + 1}. How many?",
+            "answer": f"#### {4 * n + 1}",
+        }
+        for n in range(20, 70)
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return {"path": str(path)}
+
+
+def require_available(env_id: str, kwargs: dict[str, Any]) -> None:
     """Skip where the environment cannot be made or reset for a reason that is not its own."""
     try:
-        env = registry.make(env_id)
+        env = registry.make(env_id, **kwargs)
         try:
             env.reset(seed=0)
         finally:
@@ -38,19 +58,19 @@ def test_environments_are_registered() -> None:
 
 
 @pytest.mark.parametrize("env_id", ENVS)
-def test_environment_keeps_the_contract(env_id: str) -> None:
-    require_available(env_id)
-    report = check_env(env_id)
+def test_environment_keeps_the_contract(env_id: str, kwargs: dict[str, Any]) -> None:
+    require_available(env_id, kwargs)
+    report = check_env(env_id, env_kwargs=kwargs)
     assert report.is_ok, str(report)
 
 
 @pytest.mark.parametrize("env_id", ENVS)
-def test_environment_passes_gymnasiums_checker(env_id: str) -> None:
-    require_available(env_id)
+def test_environment_passes_gymnasiums_checker(env_id: str, kwargs: dict[str, Any]) -> None:
+    require_available(env_id, kwargs)
     with warnings.catch_warnings():
         # Gymnasium advises by warnings on spaces that are not boxes; its errors are exceptions.
         warnings.simplefilter("ignore")
-        env = gymnasium.make(env_id)
+        env = gymnasium.make(env_id, **kwargs)
         try:
             gymnasium_check_env(env.unwrapped, skip_render_check=True)
         finally:
@@ -58,11 +78,11 @@ def test_environment_passes_gymnasiums_checker(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ENVS)
-def test_gymnasium_make_gives_what_make_gives(env_id: str) -> None:
-    require_available(env_id)
+def test_gymnasium_make_gives_what_make_gives(env_id: str, kwargs: dict[str, Any]) -> None:
+    require_available(env_id, kwargs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wrapped, bare = gymnasium.make(env_id), registry.make(env_id)
+        wrapped, bare = gymnasium.make(env_id, **kwargs), registry.make(env_id, **kwargs)
         try:
             assert type(wrapped.unwrapped) is type(bare)
             assert wrapped.reset(seed=4)[0] == bare.reset(seed=4)[0]
