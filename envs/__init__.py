@@ -13,5 +13,7 @@ ENVS: dict[str, str] = {
     "games/wordle-v0": "agentgym.envs.games.wordle:WordleEnv",
     "search/corpus-v0": "agentgym.envs.search.corpus:CorpusEnv",
     "search/graph-v0": "agentgym.envs.search.graph:GraphEnv",
+    "code/repair-v0": "agentgym.envs.code.repair:RepairEnv",
+    "code/shell-v0": "agentgym.envs.code.shell:ShellEnv",
     "code/unit-tests-v0": "agentgym.envs.code.unit_tests:UnitTestsEnv",
 }
