@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import re
@@ -24,6 +25,9 @@ from agentgym.errors import MissingExtraError, RegistryError, nearest
 from agentgym.records import Json
 
 ENTRY_POINT_GROUP = "agentgym.envs"
+
+_ADAPTER = "agentgym.envs.adapters.gymnasium_text"
+"""For environments that others have registered with Gymnasium."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?-v(?P<version>[0-9]+)")
 _TARGET = re.compile(r"\s*(?P<path>[\w.]+:[\w.]+)\s*(?:\[(?P<extra>[\w-]+)\])?\s*")
@@ -110,8 +114,12 @@ def unregister_env(env_id: str) -> None:
         RegistryError: If the id is unknown.
     """
     with _lock:
-        del _entries[spec(env_id).id]
-        registration.registry.pop(env_id, None)
+        entry = spec(env_id)
+        for name in [name for name, known in _entries.items() if known is entry]:
+            del _entries[name]
+        # What others registered with Gymnasium stays there.
+        if not entry.target.startswith(_ADAPTER):
+            registration.registry.pop(env_id, None)
 
 
 def list_envs() -> tuple[str, ...]:
@@ -131,10 +139,17 @@ def spec(env_id: str) -> EnvEntry:
         _collect()
         if env_id in _conflicts:
             raise RegistryError(_conflicts[env_id])
-        entry = _entries.get(env_id)
+        entry = _entries.get(env_id) or _adopted(env_id)
         if entry is None:
             raise RegistryError(_unknown(env_id))
         return entry
+
+
+def is_known(env_id: str) -> bool:
+    """Return whether an id is known here, or to Gymnasium, which is then asked for it."""
+    with _lock:
+        _collect()
+        return env_id in _conflicts or (_entries.get(env_id) or _adopted(env_id)) is not None
 
 
 def load(env_id: str) -> Callable[..., Any]:
@@ -164,7 +179,8 @@ def make(env_id: str, **env_kwargs: Any) -> Any:
     entry = spec(env_id)
     kwargs = {**entry.env_kwargs, **env_kwargs}
     env = load(env_id)(**kwargs)
-    gym_spec = copy.copy(registration.registry[env_id])
+    # `module:id` is Gymnasium's way to import a module first.
+    gym_spec = copy.copy(registration.registry[env_id.rpartition(":")[2]])
     gym_spec.kwargs = kwargs
     env.unwrapped.spec = gym_spec
     return env
@@ -215,6 +231,22 @@ def _add(entry: EnvEntry) -> None:
     registration.registry[entry.id] = registration.EnvSpec(
         id=entry.id, entry_point=_GymnasiumFactory(entry.id), kwargs=dict(entry.env_kwargs)
     )
+
+
+def _adopted(env_id: str) -> EnvEntry | None:
+    """Return an entry for an environment that Gymnasium alone knows, and keep it.
+
+    Its observations and actions must be text, which `make` finds out.
+    """
+    # By string: the core imports no part.
+    adapter = importlib.import_module(_ADAPTER)
+    if not adapter.is_known(env_id):
+        return None
+    name = env_id.rpartition(":")[2]
+    factory = functools.partial(adapter.make_text_env, name)
+    entry = EnvEntry(id=name, target=f"{_ADAPTER}:make_text_env", factory=factory)
+    _entries[name] = _entries[env_id] = entry
+    return entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ def load_suite(name: str, *, env_kwargs: Mapping[str, Json] | None = None) -> Su
         if len(table[name]) > 1:
             raise RegistryError(f"the suite {name!r} is claimed by {', '.join(table[name])}")
         suite = _load(name, table[name][0], env_kwargs or {})
-    elif name in registry.list_envs():
+    elif registry.is_known(name):
         return _suite_of_env(name, env_kwargs or {})
     else:
         raise TaskError(_unknown(name, table))
