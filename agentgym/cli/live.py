@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Generator
 
 from agentgym.cli.output import error_console
@@ -29,6 +30,9 @@ def progress_sink(
         else:
             sink = Lines(sys.stderr, budget_s=budget_s)
         stack.enter_context(_warnings_to(sink))
+        stack.enter_context(warnings.catch_warnings())
+        # A checkpoint of one process is what is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield sink
 
 
