@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from agentgym.env import Reply
 from agentgym.envs.math.extraction import marked_answer
 from agentgym.envs.math.grading import Grade, Reason, grade
+from agentgym.envs.math.null_scores import UNDECLARED, null_score_of_answers
 from agentgym.envs.math.problem_files import Problem, read_problems
 from agentgym.envs.math.word_problem import WordProblemEnv
 from agentgym.errors import EnvError, TaskError
@@ -23,8 +24,6 @@ class FileEnv(WordProblemEnv):
     stand in the protocol's form, or in a `\boxed{...}` or after `####` in plain text. The named
     reward `unreadable` (weight 0) is 1 where an answer was given that cannot be read.
     """
-
-    null_score: float = 0.02
 
     def __init__(
         self,
@@ -54,6 +53,8 @@ class FileEnv(WordProblemEnv):
         }
         if not self._problems:
             raise TaskError(f"{path!r} holds no problem")
+        self.null_score = null_score_of_answers([problem.gold for problem in self._problems])
+        self.null_score_reason = "" if self.null_score <= UNDECLARED else "one answer is frequent"
 
     def splits(self) -> dict[str, tuple[Task, ...]]:
         """Return the tasks of each split that has any."""

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym.envs.math import puzzles
-from agentgym.envs.math.null_scores import NULL_SCORES
+from agentgym.envs.math.null_scores import LEAST, NULL_SCORES, UNDECLARED
 from agentgym.envs.math.word_problem import WordProblemEnv
 from agentgym.errors import EnvError
 from agentgym.records import Json, Task
 from agentgym.suites import GeneratedSplit
-
-_DECLARABLE = 0.2
 
 
 class ReasoningEnv(WordProblemEnv):
@@ -48,10 +46,10 @@ class ReasoningEnv(WordProblemEnv):
         self.datasets = (dataset,) if isinstance(dataset, str) else tuple(dataset)
         self.settings = dict(settings or {})
         puzzles.check_datasets(self.datasets, self.settings)
-        self.null_score = max(NULL_SCORES.get(name, 0.02) for name in self.datasets)
+        self.null_score = max(NULL_SCORES.get(name, LEAST) for name in self.datasets)
         self.null_score_reason = (
             "few answers are possible, or the library gives partial credit for any"
-            if self.null_score > _DECLARABLE
+            if self.null_score > UNDECLARED
             else ""
         )
 
