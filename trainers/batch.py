@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,28 @@ class Batch:
         merged = {**self.table.fields, **fields}
         return dataclasses.replace(self, table=dataclasses.replace(self.table, fields=merged))
 
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on a device: `prepare` runs where its tables are."""
+        table, rows = self.table, self.rows
+        rewards = {
+            name: TurnValues(values=one.values.to(device), valid=one.valid.to(device))
+            for name, one in table.rewards.items()
+        }
+        return dataclasses.replace(
+            self,
+            ids=self.ids.to(device),
+            lengths=self.lengths.to(device),
+            table=dataclasses.replace(
+                table, **_moved(table, device), rewards=rewards, fields=_all(table.fields, device)
+            ),
+            rows=dataclasses.replace(
+                rows,
+                **_moved(rows, device),
+                logprobs=_all(rows.logprobs, device),
+                fields=_all(rows.fields, device),
+            ),
+        )
+
     @staticmethod
     def _check(tensors: Mapping[str, Tensor], leading: tuple[int, ...]) -> None:
         for name, tensor in tensors.items():
@@ -72,6 +95,16 @@ class Batch:
                     f"field {name!r} must begin with shape {leading!r} "
                     f"(got {tuple(tensor.shape)!r})"
                 )
+
+
+def _moved(record: TurnTable | RowTable, device: torch.device | str) -> dict[str, Any]:
+    """Return the tensors of a table on a device, by field."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {name: one.to(device) for name, one in values.items() if isinstance(one, Tensor)}
+
+
+def _all(tensors: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def collate(

@@ -189,7 +189,7 @@ def _metrics(
         weights = correction.weight[mask]
         metrics |= {
             "mismatch_abs_mean": float(gap.mean()),
-            "mismatch_abs_p95": float(torch.quantile(gap[:_QUANTILE_LIMIT], 0.95)),
+            "mismatch_abs_p95": float(torch.quantile(gap[:: 1 + gap.numel() // _SAMPLED], 0.95)),
             "mismatch_abs_max": float(gap.max()),
             "correction_mean": float(weights.mean()),
             "correction_max": float(weights.max()),
@@ -198,5 +198,5 @@ def _metrics(
     return metrics
 
 
-_QUANTILE_LIMIT = 2**24
-"""torch.quantile refuses longer inputs."""
+_SAMPLED = 2**16
+"""A quantile sorts: it is taken over every n-th token, this many at most."""

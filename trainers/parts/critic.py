@@ -60,10 +60,12 @@ def token_order(rows: RowTable, trajectories: int) -> TokenOrder:
     place = rows.mask.reshape(-1).nonzero().reshape(-1)
     owner = rows.trajectory[place.div(width, rounding_mode="floor")]
     turn = rows.turn_ids.reshape(-1)[place]
-    # Stable sorts from the least to the most important key: position, turn, trajectory.
-    by_turn = turn.argsort(stable=True)
-    order = by_turn[owner[by_turn].argsort(stable=True)]
-    owner, place = owner[order], place[order]
+    key = owner * (int(turn.max().item()) + 1 if turn.numel() else 1) + turn
+    if not bool((key[1:] >= key[:-1]).all()):
+        # Stable, so that tokens of one turn keep the order of their positions. Rows that are
+        # whole trajectories are in order already, and a sort of millions of tokens is dear.
+        order = key.argsort(stable=True)
+        owner, place = owner[order], place[order]
     counts = torch.bincount(owner, minlength=trajectories)
     starts = counts.cumsum(0) - counts
     column = torch.arange(place.shape[0], device=place.device) - starts[owner]
