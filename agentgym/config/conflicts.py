@@ -88,7 +88,17 @@ def _filtered_sampling(config: RunConfig) -> Problem | None:
     )
 
 
-def _micro_batch(config: RunConfig) -> Problem | None:
+def _staleness(config: RunConfig) -> Problem | None:
+    if config.rollout.max_staleness == 0:
+        return None
+    return _problem(
+        "rollout.max_staleness",
+        f"'rollout.max_staleness' must be 0 (got {config.rollout.max_staleness!r}): sampling in "
+        "the learner's process waits for each update",
+    )
+
+
+def _minibatches(config: RunConfig) -> Problem | None:
     if config.optim.minibatches <= config.rollout.groups_per_step:
         return None
     return _problem(
@@ -145,7 +155,8 @@ def _duplicate_envs(config: RunConfig) -> Problem | None:
 _RULES: tuple[Rule, ...] = (
     _greedy_training,
     _filtered_sampling,
-    _micro_batch,
+    _staleness,
+    _minibatches,
     _warmup,
     _warmstart_path,
     _learned_policy,

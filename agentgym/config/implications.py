@@ -47,7 +47,7 @@ def implications(config: RunConfig) -> list[Implication]:
         ("turns an episode", f"at most {limits.max_turns}" if limits.max_turns else "no bound"),
         ("sampled tokens", _tokens_line(tokens, episodes, config.steps)),
         ("updates", f"{updates} a step, {updates * config.steps} in all"),
-        ("staleness", _staleness_line(config, updates)),
+        ("staleness", _staleness_line(updates)),
         ("evaluation", _evaluation_line(config)),
         ("memory", _memory_line(config)),
         ("ends after", _end_line(config)),
@@ -94,9 +94,7 @@ def _tokens_line(tokens: int | None, episodes: int, steps: int) -> str:
     return f"at most {tokens:,} an episode, {a_step:,} a step, {a_step * steps:,} in all"
 
 
-def _staleness_line(config: RunConfig, updates: int) -> str:
-    if config.rollout.max_staleness:
-        return f"episodes may be {config.rollout.max_staleness} updates old"
+def _staleness_line(updates: int) -> str:
     if updates == 1:
         return "none: every episode is trained on with the weights that sampled it"
     return f"none between steps; within a step the last of {updates} updates is {updates - 1} ahead"

@@ -94,7 +94,7 @@ class RolloutConfig(Section):
     retries: NotNegative = 2
     """Further tries of an episode whose infrastructure failed."""
     max_staleness: NotNegative = 0
-    """Policy updates that may lie between sampling and training; 0 is synchronous training."""
+    """Updates that may lie between sampling and training; 0 is synchronous training."""
 
     def sampling(self) -> Sampling:
         """Return how a training turn is drawn, without stops and seed."""

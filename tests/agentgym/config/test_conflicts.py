@@ -12,6 +12,7 @@ CONTRADICTIONS = [
     ({"rollout": {"temperature": 0}}, "rollout.temperature", "greedy episodes"),
     ({"rollout": {"top_p": 0.9}}, "rollout.top_p", "rollout.top_p=0.9 cuts tokens off"),
     ({"rollout": {"top_k": 5, "min_p": 0.1}}, "rollout.top_k", "top_k=5, rollout.min_p=0.1"),
+    ({"rollout": {"max_staleness": 2}}, "rollout.max_staleness", "must be 0 (got 2)"),
     (
         {"optim": {"minibatches": 3}, "rollout": {"groups_per_step": 2}},
         "optim.minibatches",

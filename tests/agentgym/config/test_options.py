@@ -22,12 +22,13 @@ VALUES: dict[str, Any] = {
     "rollout.top_p": 1,
     "rollout.top_k": 0,
     "rollout.min_p": 0,
+    "rollout.max_staleness": 0,
     "optim.minibatches": 2,
     "eval.top_p": 0.5,
     "eval.min_p": 0.25,
 }
 # Nothing but the default can be trained with: see the test of contradictions.
-FIXED = {"rollout.top_p", "rollout.top_k", "rollout.min_p"}
+FIXED = {"rollout.top_p", "rollout.top_k", "rollout.min_p", "rollout.max_staleness"}
 # What a setting needs beside it, to be of any effect.
 NEEDS: dict[str, dict[str, Any]] = {
     "model.lora_alpha": {"model.lora_rank": 4},
