@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, TypeVar, cast
 
 import gymnasium
 
@@ -26,7 +26,7 @@ class EnvDriver:
 
     def __init__(self, env: gymnasium.Env[str, str], executor: Executor) -> None:
         self.env = env
-        self.unwrapped = env.unwrapped
+        self.unwrapped: Any = env.unwrapped
         self.is_abandoned = False
         self._executor = executor
         self._has_own_astep = _overrides_astep(self.unwrapped)
@@ -71,10 +71,13 @@ class EnvDriver:
             TimeoutError: If it took longer than `timeout_s`; the instance must not be used again.
         """
         if not self._has_own_astep:
-            return await self._blocking(lambda: self.env.step(action), timeout_s)
+            observation, reward, terminated, truncated, info = await self._blocking(
+                lambda: self.env.step(action), timeout_s
+            )
+            return observation, float(reward), terminated, truncated, info
         try:
             async with asyncio.timeout(timeout_s):
-                return await self.unwrapped.astep(action)  # type: ignore[attr-defined]
+                return await self.unwrapped.astep(action)
         except TimeoutError:
             self.is_abandoned = True
             raise
@@ -102,15 +105,20 @@ class EnvDriver:
                 self._give_up(future)
             raise
 
-    def _give_up(self, future: Any) -> None:
+    def _give_up(self, future: Future[Any]) -> None:
         self.is_abandoned = True
         env = self.env
-        future.add_done_callback(lambda _: env.close())
+
+        def close(_: Future[Any]) -> None:
+            env.close()
+
+        future.add_done_callback(close)
 
 
 def _overrides_astep(env: Any) -> bool:
     """Whether an environment awaits its tools itself; the default `astep` is a step in a thread."""
-    astep = getattr(type(env), "astep", None)
+    kind = cast("Any", type(env))
+    astep = getattr(kind, "astep", None)
     if astep is None or not inspect.iscoroutinefunction(astep):
         return False
     return not isinstance(env, TextEnv) or astep is not getattr(TextEnv, "astep", None)

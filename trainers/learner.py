@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from agentgym.config import OptimConfig
 from agentgym.errors import AgentGymError
@@ -162,7 +163,7 @@ class Learner:
         norm = nn.utils.clip_grad_norm_(
             self.model.parameters(), bound if bound is not None else float("inf")
         )
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # type: ignore[operator]
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def _mask(self, batch: Batch, micro: MicroBatch) -> Tensor:
         width = micro.valid.shape[1]

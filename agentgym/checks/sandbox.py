@@ -20,14 +20,16 @@ from agentgym.errors import AgentGymError
 class Box(Protocol):
     """The part of `agentgym.sandbox.base.Sandbox` that is checked; see there."""
 
+    # ruff: noqa: D102 - the methods are described there
+
     isolates: ClassVar[bool]
 
     @property
-    def work_dir(self) -> str: ...  # noqa: D102
+    def work_dir(self) -> str: ...
     @property
-    def limits(self) -> Any: ...  # noqa: D102
-    async def start(self) -> None: ...  # noqa: D102
-    async def exec(  # noqa: D102
+    def limits(self) -> Any: ...
+    async def start(self) -> None: ...
+    async def exec(
         self,
         argv: Sequence[str],
         *,
@@ -37,14 +39,14 @@ class Box(Protocol):
         timeout_s: float | None = None,
         output_limit: int | None = None,
     ) -> Any: ...
-    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes: ...  # noqa: D102
-    async def write_file(  # noqa: D102
+    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes: ...
+    async def write_file(
         self, path: str, data: bytes | str, *, is_executable: bool = False
     ) -> None: ...
-    async def start_process(self, argv: Sequence[str]) -> Any: ...  # noqa: D102
-    async def reset(self) -> None: ...  # noqa: D102
-    async def ping(self) -> None: ...  # noqa: D102
-    async def aclose(self) -> None: ...  # noqa: D102
+    async def start_process(self, argv: Sequence[str]) -> Any: ...
+    async def reset(self) -> None: ...
+    async def ping(self) -> None: ...
+    async def aclose(self) -> None: ...
 
 
 class CheckFailedError(AssertionError):

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -32,9 +32,9 @@ def save_policy(
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    plain: Any = model
-    if hasattr(model, "merge_and_unload"):
-        plain = copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
+    plain = cast("Any", model)
+    if hasattr(plain, "merge_and_unload"):
+        plain = copy.deepcopy(plain).merge_and_unload()
     plain.save_pretrained(partial, state_dict=dict(weights) if weights is not None else None)
     for pattern in _COPIED:
         for file in base.glob(pattern):
