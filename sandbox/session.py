@@ -18,6 +18,8 @@ from agentgym.sandbox.supervised import BOOT
 SHARED_IMPORT = "from agentgym.sandbox.inside.values import decode, encode\n"
 """Line of the program in the box for which the module itself is put in front."""
 
+UNREADABLE = "the returned value cannot be read"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
@@ -145,6 +147,8 @@ class PythonSession:
         answer = _answer(reply)
         if answer is None:
             why = "time limit reached" if reply.timed_out else "the program ended"
+            if reply.message is not None:
+                why = UNREADABLE
             return CallResult(problem=why, timed_out=reply.timed_out, wall_s=reply.wall_s)
         problem, value = None, None
         if "raised" in answer:
@@ -153,7 +157,7 @@ class PythonSession:
             try:
                 value = decode(answer["value"])
             except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-                return CallResult(problem="the returned value cannot be read", wall_s=reply.wall_s)
+                return CallResult(problem=UNREADABLE, wall_s=reply.wall_s)
         return CallResult(value=value, problem=problem, answer=answer, wall_s=reply.wall_s)
 
     async def aclose(self) -> None:

@@ -15,4 +15,6 @@ SUITES: dict[str, str] = {
     "search/graph-easy": "agentgym.tasks.search:graph_easy",
     "code/functions": "agentgym.tasks.code:functions",
     "code/humaneval": "agentgym.tasks.code:human_eval",
+    "code/repair": "agentgym.tasks.code:repair",
+    "code/shell": "agentgym.tasks.code:shell",
 }

@@ -75,13 +75,14 @@ class Verdict:
 async def run_cases(lease: Lease, code: str, function: str, cases: Sequence[Case]) -> Verdict:
     """Define the code in a new session and call the function for each case, up to a failure."""
     problem = await load_code(lease, code)
+    if problem:
+        return Verdict(passed=0, total=len(cases), problem=problem)
     for number, case in enumerate(cases):
-        if problem:
-            return Verdict(passed=number, total=len(cases), problem=problem)
         result = await lease.python.call(function, case.arguments, timeout_s=CALL_TIMEOUT_S)
         problem = _case_problem(case, function, result)
-    is_last = bool(problem)
-    return Verdict(passed=len(cases) - is_last, total=len(cases), problem=problem)
+        if problem:
+            return Verdict(passed=number, total=len(cases), problem=problem)
+    return Verdict(passed=len(cases), total=len(cases))
 
 
 async def load_code(lease: Lease, code: str) -> str:

@@ -96,15 +96,18 @@ def test_program(name: str) -> str:
 def examples(name: str) -> tuple[Case, ...]:
     """Return the examples of the prompt that call the function with plain values."""
     row = problem(name)
-    found: list[Case] = []
+    tree = ast.parse(test_program(name).partition("def check(")[0])
+    texts = [
+        ast.get_docstring(node) or ""
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == row["entry_point"]
+    ]
     try:
-        parsed = doctest.DocTestParser().get_examples(row["prompt"])
+        parsed = doctest.DocTestParser().get_examples("\n".join(texts))
     except ValueError:  # some prompts have examples that are not laid out as doctest wants
         return ()
-    for example in parsed:
-        case = _case(row["entry_point"], example.source, example.want)
-        found += [case] if case is not None else []
-    return tuple(found)
+    cases = [_case(row["entry_point"], example.source, example.want) for example in parsed]
+    return tuple(case for case in cases if case is not None)
 
 
 def _case(function: str, source: str, want: str) -> Case | None:

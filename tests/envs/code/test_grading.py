@@ -1,0 +1,185 @@
+"""Are values equal, are tests passed, can a verdict be faked?"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from agentgym.envs.code.grading import (
+    LIMITS,
+    Case,
+    Verdict,
+    equal_values,
+    run_cases,
+    run_program,
+)
+from agentgym.envs.code.leases import with_fresh_box
+from agentgym.envs.code.mutations import mutants
+from agentgym.envs.code.probes import ATTACKS, attack_code
+from agentgym.errors import InfrastructureError
+
+pytestmark = pytest.mark.filterwarnings("ignore::agentgym.sandbox.subprocess.UnsafeSandboxWarning")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "is_equal"),
+    [
+        (3, 3, True),
+        (True, 1, False),
+        (1, True, False),
+        (0, False, False),
+        (None, 0, False),
+        (3.0, 3, False),
+        (3, 3.0, True),
+        (0.1 + 0.2, 0.3, True),
+        (0.3001, 0.3, False),
+        (math.nan, math.nan, False),
+        ([1, 2], [1, 2], True),
+        ([1, 2], (1, 2), False),
+        ([1], [1, 2], False),
+        ([1, 2, 3], [1, 2], False),
+        ([True], [1], False),
+        ({"a": [0.1 + 0.2]}, {"a": [0.3]}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({1, 2}, {2, 1}, True),
+        ("a", "a", True),
+        ("1", 1, False),
+    ],
+)
+def test_equal_values_by_hand(value: object, expected: object, is_equal: bool) -> None:
+    assert equal_values(value, expected) is is_equal
+
+
+CASES = (Case(arguments=(2,), expected=5), Case(arguments=(-1,), expected=2))
+
+
+def verdict(sandbox: str, code: str, cases: tuple[Case, ...] = CASES) -> Verdict:
+    async def work(lease: Any) -> Verdict:
+        return await run_cases(lease, code, "f", cases)
+
+    return asyncio.run(with_fresh_box(sandbox, LIMITS, work))
+
+
+@pytest.mark.parametrize(
+    ("code", "passed", "problem"),
+    [
+        ("def f(x): return x + 3", 2, ""),
+        ("def f(x): return 5", 1, "f(-1): wanted 2 (got 5)"),
+        ("def f(x): return str(x + 3)", 0, "f(2): wanted 5 (got '5')"),
+        ("def g(x): return x + 3", 0, "f(2): KeyError: 'f'"),
+        ("def f(x):\n    return x +", 0, "your code does not run: SyntaxError: invalid syntax"),
+        ("def f(x): raise ValueError('no')", 0, "f(2): ValueError: no"),
+        ("def f(x, y): return 5", 0, "f(2): TypeError: f() missing 1 required positional"),
+        ("import os\nos._exit(0)", 0, "your code does not run: [the Python session ended"),
+        ("", 0, "f(2): KeyError: 'f'"),
+    ],
+)
+def test_run_cases_says_what_is_wrong(sandbox: str, code: str, passed: int, problem: str) -> None:
+    found = verdict(sandbox, code)
+    assert found.passed == passed
+    assert found.problem.startswith(problem)
+    assert found.is_pass is (not problem)
+
+
+TESTS = "def check(candidate):\n    assert candidate(2) == 5\n    assert candidate(-1) == 2\n"
+
+
+def program_verdict(sandbox: str, code: str, program: str = TESTS) -> Verdict:
+    async def work(lease: Any) -> Verdict:
+        return await run_program(
+            lease, sandbox, code=code, function="f", program=program, timeout_s=5
+        )
+
+    return asyncio.run(with_fresh_box(sandbox, LIMITS, work))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_pass", "problem"),
+    [
+        ("def f(x): return x + 3", True, ""),
+        ("def f(x): return 5", False, "AssertionError"),
+        ("def f(x): raise KeyError('k')", False, "KeyError"),
+        ("import sys\ndef f(x): sys.exit(0)", False, "CandidateError"),
+        ("import os\ndef f(x): os._exit(0)", False, "OutOfReachError: the program ended"),
+    ],
+)
+def test_run_program_calls_across_boxes(
+    sandbox: str, code: str, is_pass: bool, problem: str
+) -> None:
+    found = program_verdict(sandbox, code)
+    assert (found.is_pass, found.problem.startswith(problem)) == (is_pass, True)
+
+
+def test_a_test_program_sees_exceptions_of_their_built_in_type(sandbox: str) -> None:
+    program = (
+        "def check(candidate):\n"
+        "    try: candidate(1)\n"
+        "    except ValueError as error: assert str(error) == 'no'\n"
+        "    else: assert False\n"
+    )
+    assert program_verdict(sandbox, "def f(x): raise ValueError('no')", program).is_pass
+    assert not program_verdict(sandbox, "def f(x): raise TypeError('no')", program).is_pass
+
+
+def test_no_test_program_may_catch_the_loss_of_the_function(sandbox: str) -> None:
+    """`except Exception` in a test must not turn a program that ended into a pass."""
+    program = "def check(candidate):\n    try: candidate(1)\n    except Exception: pass\n"
+    assert not program_verdict(sandbox, "import os\ndef f(x): os._exit(0)", program).is_pass
+
+
+def test_a_program_that_hangs_reaches_the_limit(sandbox: str) -> None:
+    found = program_verdict(sandbox, "def f(x):\n    while True: pass")
+    assert not found.is_pass
+    assert "time limit" in found.problem
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks_on_the_tests_fail_them(sandbox: str, attack: str) -> None:
+    """By both ways of testing. On subprocess the attack that kills processes is left out."""
+    if sandbox == "subprocess" and attack == "kills the runner":
+        pytest.skip("nothing isolates: it would end this test run")
+    code = attack_code(attack, "f")
+    assert not verdict(sandbox, code).is_pass
+    assert not program_verdict(sandbox, code).is_pass
+
+
+def test_a_lost_box_is_tried_once_more_then_raised() -> None:
+    calls = 0
+
+    async def work(lease: Any) -> None:
+        nonlocal calls
+        calls += 1
+        raise InfrastructureError("lost")
+
+    with pytest.raises(InfrastructureError, match="lost"):
+        asyncio.run(with_fresh_box("subprocess", LIMITS, work))
+    assert calls == 2
+
+
+# ------------------------------------------------------------------------------- mutations
+
+
+def test_mutants_of_a_comparison_and_a_sum_by_hand() -> None:
+    """One node at a time, breadth first: the comparison and its numbers, the return last."""
+    source = "def f(x):\n    if x < 2:\n        return x + 1\n    return not x"
+    found = [text.replace("\n", ";").replace("    ", " ") for text in mutants(source)]
+    head = "def f(x):; if x "
+    assert found == [
+        f"{head}<= 2:;  return x + 1; return not x",
+        f"{head}> 2:;  return x + 1; return not x",
+        f"{head}< 2:;  return x + 1; return not not x",
+        f"{head}< 3:;  return x + 1; return not x",
+        f"{head}< 1:;  return x + 1; return not x",
+        f"{head}< 2:;  return x - 1; return not x",
+        f"{head}< 2:;  return x + 2; return not x",
+        f"{head}< 2:;  return x + 0; return not x",
+        f"{head}< 2:;  return x + 1; return None",
+        f"{head}< 2:;  return None; return not x",
+    ]
+
+
+def test_docstrings_are_not_mutated() -> None:
+    assert list(mutants('def f():\n    """Text."""')) == []
