@@ -88,7 +88,8 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], None]]]:
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         new = ARITHMETIC[type(node.op)]
         yield f"{type(node.op).__name__} -> {new.__name__}", lambda n: setattr(n, "op", new())
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    is_number = isinstance(node, ast.Constant) and not isinstance(node.value, bool)
+    if isinstance(node, ast.Constant) and is_number and isinstance(node.value, int | float):
         yield f"{node.value} -> {node.value + 1}", lambda n: setattr(n, "value", n.value + 1)
     if isinstance(node, ast.BoolOp):
         is_and = isinstance(node.op, ast.And)
