@@ -13,7 +13,8 @@ from tenacity import (
     AsyncRetrying,
     retry_if_exception_type,
     stop_after_attempt,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 
 from agentgym.errors import InfrastructureError, PolicyError
@@ -21,7 +22,6 @@ from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling
 
 _ATTEMPTS = 4
-_FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 4.0
 _SHOWN_CHARACTERS = 200
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -42,6 +42,7 @@ class OpenAICompatiblePolicy:
         timeout_s: Longest wait for an answer.
         client: HTTP client to use in place of one of its own; it is not closed.
         extra: Further fields of each request's body.
+        first_wait_s: Pause after the first broken connection; doubled with each further one.
 
     Raises:
         PolicyError: If `base_url` is not an http or https address.
@@ -56,6 +57,7 @@ class OpenAICompatiblePolicy:
         timeout_s: float = 600.0,
         client: httpx.AsyncClient | None = None,
         extra: Mapping[str, Any] | None = None,
+        first_wait_s: float = 0.25,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise PolicyError(f"'base_url' must begin with http:// or https:// (got {base_url!r})")
@@ -69,6 +71,7 @@ class OpenAICompatiblePolicy:
         self._owns_client = client is None
         self._client = client if client is not None else httpx.AsyncClient(timeout=timeout_s)
         self._extra = dict(extra or {})
+        self._first_wait_s = first_wait_s
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Return the server's answer.
@@ -103,7 +106,8 @@ class OpenAICompatiblePolicy:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((httpx.ConnectError, httpx.RemoteProtocolError)),
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(initial=_FIRST_WAIT_S, max=_LONGEST_WAIT_S),
+            wait=wait_exponential(multiplier=self._first_wait_s, max=_LONGEST_WAIT_S)
+            + wait_random(0, self._first_wait_s),
             reraise=True,
         )
         try:

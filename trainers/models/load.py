@@ -6,6 +6,7 @@ Safetensors only, no code from the folder, nothing from a network.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +41,7 @@ def resolve_policy(name: str, *, folder: Path | None = None) -> Path:
         if size and size not in tuple(TinySize):
             raise ConfigError(
                 f"'policy' tiny has the sizes {[*map(str, TinySize)]!r} (got {size!r})"
-                f"{nearest(size, TinySize)}"
+                f"{nearest(size, map(str, TinySize))}"
             )
         target = folder if folder is not None else Path(tempfile.mkdtemp(prefix="agentgym-tiny-"))
         return build_tiny(target, size=size or TinySize.SMALL)
@@ -134,7 +135,10 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float | None = None) -> nn.M
         # Dropout would make the learner's ratios noisy against its own samples.
         lora_dropout=0.0,
     )
-    wrapped: Any = get_peft_model(cast("Any", model), config)
+    with warnings.catch_warnings():
+        # peft asks transformers by names that transformers is about to drop.
+        warnings.simplefilter("ignore", FutureWarning)
+        wrapped: Any = get_peft_model(cast("Any", model), config)
     return wrapped
 
 

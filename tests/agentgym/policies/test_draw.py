@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-
 from agentgym.policies.transformers.draw import distribution, draw
 from agentgym.records import Sampling
 

@@ -161,7 +161,7 @@ async def test_siblings_share_the_forward_of_their_prompt(
         written.append(sum(map(len, tokens)))
         extend(store, first, tokens, starts)
 
-    policy._runner.extend = count  # type: ignore[method-assign]
+    policy._runner.extend = count
     prompt = tuple(range(40, 61))
     policy.pause()
     calls = [
@@ -422,7 +422,7 @@ async def test_failed_forward_fails_its_calls_and_no_others(
     decode = policy._runner.decode
 
     def broken(*arguments: Any) -> Any:
-        policy._runner.decode = decode  # type: ignore[method-assign]
+        policy._runner.decode = decode
         raise RuntimeError("out of memory")
 
     policy._runner.decode = broken  # type: ignore[method-assign]
@@ -507,7 +507,7 @@ OTHERS: dict[str, PretrainedConfig] = {
         attn_logit_softcapping=None,
     ),
     "scaled logits": Cohere2Config(
-        **TEXT, num_key_value_heads=2, sliding_window=6, logit_scale=0.25, sliding_window_pattern=2
+        **TEXT, num_key_value_heads=2, sliding_window=6, logit_scale=0.25
     ),
 }
 
