@@ -14,7 +14,7 @@ from agentgym.errors import ConfigError
 from agentgym.evaluation.result import Attempt, EvaluationResult
 from agentgym.evaluation.summary import attempts_of, summarise, task_key
 from agentgym.limits import Limits
-from agentgym.records import Json, Score, Task, Trajectory
+from agentgym.records import Group, Json, Score, Task, Trajectory
 from agentgym.rewards import Rubric, score_all
 from agentgym.suites import load_suite
 
@@ -98,11 +98,7 @@ async def evaluate_policy(
     attempts: list[Attempt] = []
     for task, group in zip(tasks, groups, strict=True):
         scores = await score_all(group.trajectories, rubric)
-        if on_score is not None:
-            for score in scores:
-                on_score(score)
-        by_id = {score.trajectory_id: score for score in scores}
-        attempts.extend(attempts_of(task, group, by_id, size=settings.attempts))
+        attempts.extend(_attempts(task, group, scores, settings.attempts, on_score))
     return summarise(
         attempts,
         tasks,
@@ -118,6 +114,19 @@ async def evaluate_policy(
         scorer_id=rubric.id,
         seconds=time.monotonic() - began,
     )
+
+
+def _attempts(
+    task: Task,
+    group: Group,
+    scores: Sequence[Score],
+    size: int,
+    on_score: Callable[[Score], None] | None,
+) -> tuple[Attempt, ...]:
+    if on_score is not None:
+        for score in scores:
+            on_score(score)
+    return attempts_of(task, group, {score.trajectory_id: score for score in scores}, size=size)
 
 
 def _group_spec(task: Task, settings: EvalConfig, name: str, limits: Limits) -> GroupSpec:

@@ -106,9 +106,7 @@ def summarise(
     Raises:
         ValueError: If there is no attempt.
     """
-    headline = _headline(attempts)
-    if headline is None:
-        raise ValueError("an evaluation needs one attempt or more (got none)")
+    headline = _whole(attempts)
     return EvaluationResult(
         name=name,
         step=step,
@@ -132,6 +130,13 @@ def summarise(
         seconds=seconds,
         environment=installed_versions(),
     )
+
+
+def _whole(attempts: Sequence[Attempt]) -> Breakdown:
+    headline = _headline(attempts)
+    if headline is None:
+        raise ValueError("an evaluation needs one attempt or more (got none)")
+    return headline
 
 
 def _headline(attempts: Sequence[Attempt]) -> Breakdown | None:
