@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_run_leaves_a_whole_folder_and_is_not_run_twice(
+def test_run_leaves_a_whole_folder_and_is_not_run_twice_i1(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", "math/arithmetic", "run_dir=run", "steps=2", "eval.every=1", *SETTINGS]
