@@ -50,7 +50,7 @@ def quickstart_config(seed: int) -> RunConfig:
         steps=160,
         rollout=RolloutConfig(groups_per_step=16, group_size=8, max_new_tokens=32),
         limits=LimitsConfig(max_turns=5),
-        optim=OptimConfig(learning_rate=3e-4, warmup_steps=5),
+        optim=OptimConfig(learning_rate=3e-4, warmup_steps=5, micro_batch_tokens=2048),
         warmstart=WarmstartConfig(steps=1000, demos=4000, guess_share=0.6),
         eval=EvalConfig(every=20, tasks=300, max_new_tokens=32),
     )

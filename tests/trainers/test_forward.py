@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from agentgym.errors import ConfigError
 from agentgym.trainers.batch import MicroBatch
 from agentgym.trainers.forward import TokenScorer, block_mask, token_outputs
-from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def small_model() -> LlamaForCausalLM:
@@ -116,7 +117,9 @@ def test_token_outputs_give_the_gradient_of_the_plain_model() -> None:
     model = small_model()
     weights = torch.tensor([[0.0, 0.0, 0.3, 0.0, -1.1], [0.0, 0.7, 0.2, 0.0, 0.0]]).double()
     (weights * token_outputs(model, packed(), MASK, temperature=0.7).logprobs).sum().backward()
-    ours = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    ours = [
+        parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
+    ]
     model.zero_grad()
     (weights * expected(model, temperature=0.7)[0]).sum().backward()
     plain = [parameter.grad for parameter in model.parameters()]

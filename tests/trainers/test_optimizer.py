@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
+
 from agentgym.config import LearningRateSchedule, OptimConfig
 from agentgym.errors import ConfigError
 from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer
-from torch import nn
 
 CONSTANT, LINEAR, COSINE = (
     LearningRateSchedule.CONSTANT,

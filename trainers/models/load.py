@@ -15,6 +15,7 @@ from torch import nn
 
 from agentgym.errors import ConfigError, MissingExtraError, nearest
 from agentgym.renderer.fast_tokenizer import read_json
+from agentgym.trainers.models.quiet import no_progress_bars
 from agentgym.trainers.models.smollm2 import smollm2_folder
 from agentgym.trainers.models.tiny import TinySize, build_tiny
 
@@ -164,27 +165,22 @@ def _number_format(dtype: str, device: torch.device) -> torch.dtype:
 def _read(folder: Path, number: torch.dtype) -> nn.Module:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    was_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(folder),
-            dtype=number,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
+        with no_progress_bars():
+            return AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                dtype=number,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
         raise ConfigError(
             f"{str(folder)!r} cannot be loaded as a causal model: {reason}"
         ) from error
-    finally:
-        if was_shown:
-            logging.enable_progress_bar()
 
 
 def _config(folder: Path) -> dict[str, Any]:

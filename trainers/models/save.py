@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from agentgym.trainers.models.quiet import no_progress_bars
+
 # Everything of a model folder that is neither weights nor made anew by `save_pretrained`.
 _COPIED = ("tokenizer*", "*.jinja", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
 
@@ -35,7 +37,8 @@ def save_policy(
     plain = cast("Any", model)
     if hasattr(plain, "merge_and_unload"):
         plain = copy.deepcopy(plain).merge_and_unload()
-    plain.save_pretrained(partial, state_dict=dict(weights) if weights is not None else None)
+    with no_progress_bars():
+        plain.save_pretrained(partial, state_dict=dict(weights) if weights is not None else None)
     for pattern in _COPIED:
         for file in base.glob(pattern):
             if not (partial / file.name).exists():

@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentgym.errors import ConfigError
+from agentgym.trainers.models.quiet import no_progress_bars
 from agentgym.renderer.formats import ChatFormat
 
 END, PAD = "<|end|>", "<|pad|>"
