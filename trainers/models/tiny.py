@@ -17,8 +17,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentgym.errors import ConfigError
-from agentgym.trainers.models.quiet import no_progress_bars
 from agentgym.renderer.formats import ChatFormat
+from agentgym.trainers.models.quiet import no_progress_bars
 
 END, PAD = "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant", "tool")
@@ -114,7 +114,8 @@ def build_tiny(
     wanted = shape.vocabulary if vocabulary is None else vocabulary
     tokenizer = train_tokenizer(corpus, tags=tags, special=chat.special, vocabulary=wanted)
     _write_tokenizer(path, tokenizer, chat)
-    _new_model(shape, tokenizer, end=chat.end, seed=seed).save_pretrained(path)
+    with no_progress_bars():
+        _new_model(shape, tokenizer, end=chat.end, seed=seed).save_pretrained(path)
     return path
 
 
