@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -138,6 +138,16 @@ class ArithmeticEnv(ToolEnv):
         Demonstrations in which a share guesses at once leave something to learn by trial.
         """
         return self.protocol.format_answer(wrong_number(self._gold(), rng))
+
+    def extra_probes(self) -> Mapping[str, Callable[[Any, str, random.Random], str]]:
+        """Return ways to cheat at arithmetic: none of them works the expression out."""
+        call, answer = self.protocol.format_call, self.protocol.format_answer
+        return {
+            "guess": lambda env, seen, rng: env.unwrapped.guess(rng),
+            "expression as answer": lambda env, seen, rng: answer(f"({seen})/1"),
+            "needless call": lambda env, seen, rng: call("calculator", {"expression": "1+1"}),
+            "whole expression": lambda env, seen, rng: call("calculator", {"expression": seen}),
+        }
 
     def _gold(self) -> Fraction:
         gold = parse_number(self.task.answers[0]) if self.task and self.task.answers else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -85,6 +86,15 @@ class WordProblemEnv(ToolEnv):
         wrong = wrong_text(gold, rng) if number is None else wrong_number(number, rng)
         return self.protocol.format_answer(wrong)
 
+    def extra_probes(self) -> Mapping[str, Callable[[Any, str, random.Random], str]]:
+        """Return ways to cheat at word problems: none of them solves one."""
+        answer = self.protocol.format_answer
+        return {
+            "a number of the question": lambda env, seen, rng: answer(_number_in(seen, rng)),
+            "a sum as answer": lambda env, seen, rng: answer("1+1"),
+            "all numbers": lambda env, seen, rng: answer(" ".join(map(str, range(200)))),
+        }
+
     def _use(self, value: Fraction | None) -> bool:
         step = next((step for step in self._remaining if step.value == value), None)
         if step is not None:
@@ -107,3 +117,7 @@ class WordProblemEnv(ToolEnv):
             f"Solve the problem. {call} computes an expression; you read the result in the next "
             f"turn. Finish with {answer}."
         )
+
+
+def _number_in(text: str, rng: random.Random) -> str:
+    return rng.choice(re.findall(r"[0-9]+", text) or ["0"])
