@@ -222,6 +222,13 @@ def _named_rewards(
     return rewards
 
 
+def _check_turns(sample: Sample, trajectory: Trajectory) -> None:
+    """Raise where a sample names a turn that its trajectory has not."""
+    turns = len(trajectory.turns)
+    if sample.turn_ids and max(sample.turn_ids) >= turns:
+        raise RecordError(f"sample {sample.id!r} names turn {max(sample.turn_ids)} of {turns}")
+
+
 def _rows(
     samples: Sequence[Sample],
     trajectories: Sequence[Trajectory],
@@ -239,9 +246,7 @@ def _rows(
         torch.full((count, width), -1, dtype=torch.long) for _ in range(3)
     )
     for row, sample in enumerate(samples):
-        turns = len(trajectories[index[sample.trajectory_id]].turns)
-        if sample.turn_ids and max(sample.turn_ids) >= turns:
-            raise RecordError(f"sample {sample.id!r} names turn {max(sample.turn_ids)} of {turns}")
+        _check_turns(sample, trajectories[index[sample.trajectory_id]])
         stop = len(sample.ids)
         ids[row, :stop] = torch.tensor(sample.ids, dtype=torch.long)
         mask[row, :stop] = torch.tensor(sample.loss_mask, dtype=torch.bool)

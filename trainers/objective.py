@@ -69,13 +69,7 @@ def prepare(preset: Preset, batch: Batch) -> Prepared:
     }
     terms = {term.name: finish_term(term, rewards, table)[-1] for term in preset.terms}
     turn_advantages, critic = _advantages(preset, rewards, terms, table, rows)
-    if critic is not None:
-        advantages = critic.advantages
-    else:
-        assert preset.spread is not None  # held by preset.contradictions
-        advantages = call_part(Slot.SPREAD, preset.spread, turn_advantages, rows)
-    for config in preset.reshape:
-        advantages = call_part(Slot.RESHAPE, config, advantages, filtered.mask, rows, table)
+    advantages = _token_advantages(preset, turn_advantages, critic, filtered.mask, batch)
     anchor = anchor_logprobs(preset, rows)
     correction = correct(preset, rows, anchor, filtered.mask)
     coefficients = call_part(
@@ -128,6 +122,24 @@ def _advantages(
     return None, call_part(
         Slot.CRITIC, config, merged, rows.fields["values"], bootstrap, rows, table
     )
+
+
+def _token_advantages(
+    preset: Preset,
+    turn_advantages: Tensor | None,
+    critic: CriticResult | None,
+    mask: Tensor,
+    batch: Batch,
+) -> Tensor:
+    """Return [batch, time] advantages: the critic's or spread from turns, then reshaped."""
+    if critic is not None:
+        advantages = critic.advantages
+    else:
+        assert preset.spread is not None  # held by preset_checks.contradictions
+        advantages = call_part(Slot.SPREAD, preset.spread, turn_advantages, batch.rows)
+    for config in preset.reshape:
+        advantages = call_part(Slot.RESHAPE, config, advantages, mask, batch.rows, batch.table)
+    return advantages
 
 
 def _regularizer_coefficients(

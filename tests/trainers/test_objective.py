@@ -281,6 +281,17 @@ def test_micro_batches_change_nothing(name, size):
     assert relative(gradient, whole) < 1e-9
 
 
+@pytest.mark.parametrize("name", ["a2tgpo", "ppo", "gspo"])
+def test_micro_batches_change_little_in_float32(name):
+    batch, policy = with_policies(a2tgpo_batch("turns"))
+    batch = with_everything(batch)
+    rows = list(range(batch.ids.shape[0]))
+    _, whole = run(load_preset(name), batch, policy.float())
+    _, gradient = run(load_preset(name), batch, policy.float(), splits=[[row] for row in rows])
+    assert gradient.dtype == torch.float32
+    assert relative(gradient, whole) < 1e-5
+
+
 def with_everything(batch):
     """Attach what a preset may need beside the proximal log-probabilities."""
     more = batch.with_logprobs(
