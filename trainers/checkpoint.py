@@ -13,13 +13,16 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from agentgym.errors import CheckpointError
@@ -118,12 +121,14 @@ def load(path: Path, learner: Learner) -> LoopState:
         )
     tensors = _tensors(learner)
     try:
-        dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=learner.world.size == 1)
+        with _alone_is_no_news():
+            alone = learner.world.size == 1
+            dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=alone)
     except (OSError, RuntimeError, KeyError, dcp.api.CheckpointException) as error:
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{path} does not fit this run: {reason}") from error
     set_state_dict(
-        learner.model,
+        _trained(learner),
         learner.optimizer,
         model_state_dict=tensors["model"],
         optim_state_dict=tensors["optimizer"],
@@ -136,8 +141,24 @@ def load(path: Path, learner: Learner) -> LoopState:
     return LoopState(**data["loop"])
 
 
+@contextmanager
+def _alone_is_no_news() -> Generator[None]:
+    """Silence torch's remark that one process saves alone, which is what was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _trained(learner: Learner) -> nn.ModuleDict:
+    """Return everything that the optimiser moves, by name."""
+    parts: dict[str, nn.Module] = {"policy": learner.model}
+    if learner.critic is not None:
+        parts["critic"] = learner.critic
+    return nn.ModuleDict(parts)
+
+
 def _tensors(learner: Learner) -> dict[str, Any]:
-    model, optimizer = get_state_dict(learner.model, learner.optimizer)
+    model, optimizer = get_state_dict(_trained(learner), learner.optimizer)
     rng = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         rng["cuda"] = torch.cuda.get_rng_state()

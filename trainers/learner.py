@@ -7,20 +7,29 @@ preset's; nothing here knows an algorithm by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.tensor import DTensor
 
 from agentgym.config import OptimConfig
 from agentgym.errors import AgentGymError
+from agentgym.records import Trajectory
 from agentgym.trainers import objective
 from agentgym.trainers.batch import Batch, MicroBatch, micro_batches
+from agentgym.trainers.critic import ValueModel, final_prompt_batch, last_values
 from agentgym.trainers.forward import TokenScorer, transformer_blocks
 from agentgym.trainers.objective import Prepared
 from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
+from agentgym.trainers.parts.hooks import ClipSums
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset
 from agentgym.trainers.world import World, shard
@@ -70,29 +79,82 @@ class Learner:
         self.preset = preset
         self.optim = optim
         self.world = world if world is not None else World()
+        # Copied before the policy is sharded: a copy of a shard is no model.
+        self.critic = ValueModel(model) if Need.VALUES in preset.needs else None
         self.scorer = TokenScorer(model)
         shard(self.scorer, transformer_blocks(model), self.world)
-        self.optimizer = make_optimizer(model.parameters(), optim)
+        if self.critic is not None:
+            shard(self.critic, transformer_blocks(self.critic), self.world)
+        self.reference: TokenScorer | None = None
+        own = list(self.critic.parameters()) if self.critic is not None else []
+        self.optimizer = make_optimizer([*model.parameters(), *own], optim)
         self.updates = 0
         self.options = options if options is not None else UpdateOptions()
         self._total_updates = total_updates
         self._temperature = temperature
 
-    def score(self, batch: Batch) -> Tensor:
-        """Return [batch, time] log-probabilities of the trained tokens under the present weights.
+    def start_from_here(self, reference: nn.Module | None) -> None:
+        """Let the critic, and what regularizers measure from, begin at the present weights.
 
-        Each rank scores its share of the rows; the sum over ranks is the whole, since a row that
+        Args:
+            reference: A frozen copy of them, where the preset has such a regularizer.
+        """
+        if reference is not None:
+            self.reference = TokenScorer(reference.requires_grad_(requires_grad=False))
+        if self.critic is not None:
+            decoder: Any = self.model
+            decoder = decoder.get_decoder() if hasattr(decoder, "get_decoder") else decoder.model
+            whole = StateDictOptions(full_state_dict=True)
+            weights = get_model_state_dict(decoder, options=whole)
+            set_model_state_dict(self.critic.model, weights, options=whole)
+
+    def score(self, batch: Batch) -> Tensor:
+        """Return [batch, time] log-probabilities of the trained tokens as the weights are now."""
+        return self._over_rows(batch, lambda micro: self._logprobs(self.scorer, batch, micro))
+
+    def _logprobs(self, scorer: TokenScorer, batch: Batch, micro: MicroBatch) -> Tensor:
+        return scorer(micro, self._mask(batch, micro), self._temperature, False)[0]
+
+    def _over_rows(self, batch: Batch, function: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """Return [batch, time] numbers of every row, computed without gradient by all ranks.
+
+        Each rank computes its share of the rows; the sum over ranks is the whole, since a row that
         is not a rank's own is 0 there.
         """
-        result = torch.zeros(batch.ids.shape, dtype=torch.float32)
+        result: Tensor | None = None
         with torch.no_grad():
             for micro, is_filler in self._micro_batches(batch):
-                mask = self._mask(batch, micro)
-                logprobs, _, _ = self.scorer(micro, mask, self._temperature, False)
-                result = result.to(logprobs.dtype)
+                found = function(micro).cpu()
+                if result is None:
+                    result = torch.zeros(batch.ids.shape, dtype=found.dtype)
                 if not is_filler:
-                    result[micro.rows.cpu(), : logprobs.shape[1]] = logprobs.cpu()
+                    result[micro.rows.cpu(), : found.shape[1]] = found
+        if result is None:
+            result = torch.zeros(batch.ids.shape)
         return self.world.sum(result.to(self.world.device)).cpu()
+
+    def with_needs(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
+        """Return the batch with the values and the reference that the preset needs.
+
+        Args:
+            batch: The whole batch of the step.
+            trajectories: Its trajectories, in its order, for the values of final prompts.
+        """
+        if self.reference is not None:
+            reference = self.reference
+            scored = self._over_rows(batch, lambda micro: self._logprobs(reference, batch, micro))
+            batch = batch.with_logprobs(reference=scored)
+        if self.critic is None:
+            return batch
+        critic = self.critic
+        values = self._over_rows(batch, critic)
+        bootstrap = torch.zeros(len(trajectories), 1, dtype=values.dtype)
+        owners, micro = final_prompt_batch(trajectories)
+        if micro is not None:
+            with torch.no_grad():
+                found = last_values(critic(micro.to(self.world.device)), micro).cpu()
+            bootstrap[owners, 0] = found.to(bootstrap.dtype)
+        return batch.with_token_fields(values=values).with_turn_fields(bootstrap_values=bootstrap)
 
     def update(self, batch: Batch, *, is_single: bool) -> dict[str, float]:
         """Take one optimiser step on a batch and return its metrics.
@@ -109,7 +171,7 @@ class Learner:
             batch = self.with_anchor(batch)
         prepared = objective.prepare(self.preset, batch)
         self.optimizer.zero_grad(set_to_none=True)
-        metrics = self._accumulate(batch, prepared)
+        metrics = self._accumulate(batch, prepared, weight=self._policy_weight(batch, prepared))
         norm = self._clip()
         if not torch.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -136,7 +198,44 @@ class Learner:
             return batch
         return batch.with_logprobs(proximal=self.score(batch))
 
-    def _accumulate(self, batch: Batch, prepared: Prepared) -> dict[str, float]:
+    def _policy_weight(self, batch: Batch, prepared: Prepared) -> float:
+        """Return the factor of the policy's loss: 0 while a critic warms up, and what hooks say."""
+        critic = self.preset.critic
+        if critic is not None and self.updates < critic.warmup_updates:
+            return 0.0
+        # A policy that is its own anchor has ratio 1 everywhere: nothing can be clipped.
+        if not self.preset.hooks or prepared.anchor_logprobs is None:
+            return 1.0
+        return self._hook_scale(batch, prepared)
+
+    def _hook_scale(self, batch: Batch, prepared: Prepared) -> float:
+        """Return the hooks' factor, measured in a pass of its own before the step's backward."""
+        wants_norm = objective.needs_hook_norm(self.preset)
+        sums = ClipSums(tokens=0.0, clipped=0.0, signed=0.0, absolute=0.0)
+        for micro, is_filler in self._micro_batches(batch):
+            with torch.set_grad_enabled(wants_norm):
+                logprobs = self._logprobs(self.scorer, batch, micro)
+                values = None if self.critic is None else torch.zeros_like(logprobs)
+                if wants_norm:
+                    loss = objective.hook_loss(self.preset, prepared, micro.rows, logprobs)
+                    (loss * (0.0 if is_filler else 1.0)).backward()
+            if not is_filler:
+                part = objective.micro_loss(
+                    self.preset, prepared, micro.rows, logprobs.detach(), values=values
+                )
+                sums = sums + part.clip
+        names = ("tokens", "clipped", "signed", "absolute")
+        totals = torch.tensor([getattr(sums, name) for name in names], dtype=torch.float64)
+        totals = self.world.sum(totals.to(self.world.device)).tolist()
+        norm: float | None = None
+        if wants_norm:
+            whole = nn.utils.clip_grad_norm_(self.model.parameters(), float("inf"))
+            norm = float(whole.full_tensor() if isinstance(whole, DTensor) else whole)
+            self.optimizer.zero_grad(set_to_none=True)
+        total = ClipSums(**dict(zip(names, totals, strict=True)))
+        return objective.hook_scale(self.preset, total, norm)
+
+    def _accumulate(self, batch: Batch, prepared: Prepared, *, weight: float) -> dict[str, float]:
         """Add every micro-batch's gradient; their losses sum to the step's loss."""
         with_entropy = Need.ENTROPY in self.preset.needs
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
@@ -144,19 +243,27 @@ class Learner:
         for micro, is_filler in self._micro_batches(batch):
             mask = self._mask(batch, micro)
             logprobs, entropy, _ = self.scorer(micro, mask, self._temperature, with_entropy)
+            values = self.critic(micro) if self.critic is not None else None
             if is_filler:
                 # Ranks must take part in the same number of collective calls.
-                (logprobs.sum() * 0).backward()
+                nothing = logprobs.sum() * 0 + (values.sum() * 0 if values is not None else 0)
+                nothing.backward()
                 continue
             part = objective.micro_loss(
-                self.preset, prepared, micro.rows, logprobs, entropy=entropy
+                self.preset,
+                prepared,
+                micro.rows,
+                logprobs,
+                entropy=entropy,
+                values=values,
+                policy_weight=weight,
             )
             if not torch.isfinite(part.loss):
                 raise DivergedError(f"the loss is {part.loss.item()!r}; the step was not taken")
             part.loss.backward()
             total += part.loss.detach().double()
             _add_metrics(sums, part.metrics)
-        return {"loss": float(self.world.sum(total)), **sums}
+        return {"loss": float(self.world.sum(total)), "policy_weight": weight, **sums}
 
     def _clip(self) -> Tensor:
         bound = self.optim.max_grad_norm

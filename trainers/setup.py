@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from agentgym import seeding
 from agentgym.config import RunConfig
@@ -30,6 +31,7 @@ from agentgym.trainers.learner import Learner, UpdateOptions
 from agentgym.trainers.models.load import load_model, resolve_policy
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
+from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream, open_sources
@@ -41,6 +43,8 @@ LEAK_SAMPLE = 4_096
 _TAG = re.compile(r"</?[a-z_]+>")
 _CORPUS_EPISODES = 512
 """Expert episodes from which a new tokenizer learns its merges."""
+
+_NOT_GIVEN = frozenset({Need.TEACHER, Need.TOP_K, Need.SUM_PI_SQ})
 
 WARM_START = "warmstart"
 """Folder in a run's folder: the policy after its warm start."""
@@ -82,6 +86,7 @@ def check_inputs(config: RunConfig) -> Inputs:
     preset = load_preset(
         config.preset, config.preset_overrides, group_size=config.rollout.group_size
     )
+    _refuse_what_is_missing(preset)
     sources = open_sources(config.envs)
     wants_eval = config.eval.every or config.eval.at_start or config.eval.at_end
     eval_tasks: tuple[Task, ...] = ()
@@ -97,8 +102,27 @@ def check_inputs(config: RunConfig) -> Inputs:
             count = min(size, LEAK_SAMPLE) if size is not None else LEAK_SAMPLE
             train = (source.suite.task(source.split, index) for index in range(count))
             check_leaks(train, eval_tasks, allow=config.allow_leak)
-    stream = TaskStream(sources, seed=config.seed)
+    held_out = frozenset(() if config.allow_leak else (t.content_hash for t in eval_tasks))
+    stream = TaskStream(sources, seed=config.seed, held_out=held_out)
     return Inputs(config=config, preset=preset, stream=stream, eval_tasks=eval_tasks)
+
+
+def _refuse_what_is_missing(preset: Preset) -> None:
+    """Raise where a preset asks for what this trainer does not have.
+
+    Raises:
+        ConfigError: With the part's slot and what it asks for.
+    """
+    missing = sorted(need.value for need in preset.needs & _NOT_GIVEN)
+    if preset.controllers:
+        missing.append("controllers")
+    if preset.group_objective is not None:
+        missing.append("group_objective")
+    if missing:
+        raise ConfigError(
+            f"preset {preset.name!r} asks for {', '.join(missing)}, which the training loop does "
+            "not give; `agentgym presets list` shows presets that it runs"
+        )
 
 
 async def open_session(
@@ -120,34 +144,21 @@ async def open_session(
     world = join_world(config.optim.device)
     if config.deterministic:
         make_deterministic()
-    latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     base = await _base_folder(inputs, folder, world)
-    model = load_model(base, config.model, dtype=config.optim.dtype, device=world.device)
     renderer = load_renderer(base, history=config.rollout.history)
-    learner = Learner(
-        model,
-        preset=inputs.preset,
-        optim=config.optim,
-        total_updates=config.steps * config.optim.epochs * config.optim.minibatches,
-        temperature=config.rollout.temperature,
-        world=world,
-        options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
-    )
+    learner = _learner(inputs, _load(config, base, world), world)
+    latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, progress)
-        weights = full_state(model, world) if world.size > 1 else None
+        weights = full_state(learner.model, world) if world.size > 1 else None
         if world.is_main:
-            save_policy(model, base, folder.path / WARM_START, weights)
-    state = checkpoint.load(latest, learner) if latest is not None else FRESH
+            save_policy(learner.model, base, folder.path / WARM_START, weights)
+    state = _begin(inputs, folder, learner, base, latest)
     if is_resumed and world.is_main:
         # What was written after the checkpoint is run again; without one, everything is.
         folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
     # With several ranks the learner's weights are in pieces, so rank 0 samples with a whole copy.
-    own = (
-        model
-        if world.size == 1
-        else load_model(base, config.model, dtype=config.optim.dtype, device=world.device)
-    )
+    own = learner.model if world.size == 1 else _load(config, base, world)
     policy = TransformersPolicy(
         own,
         renderer,
@@ -155,12 +166,6 @@ async def open_session(
         version=state.policy_version,
         max_rows=config.rollout.max_concurrent,
         deterministic=config.deterministic,
-    )
-    engine = Engine(
-        policy,
-        max_concurrent=config.rollout.max_concurrent,
-        retries=config.rollout.retries,
-        is_ordered=config.deterministic,
     )
     return Session(
         config=config,
@@ -170,13 +175,52 @@ async def open_session(
         renderer=renderer,
         base=base,
         policy=policy,
-        engine=engine,
+        engine=_engine(config, policy),
         stream=inputs.stream,
         eval_tasks=inputs.eval_tasks,
         folder=folder,
         progress=progress,
         state=state,
     )
+
+
+def _learner(inputs: Inputs, model: nn.Module, world: World) -> Learner:
+    config = inputs.config
+    return Learner(
+        model,
+        preset=inputs.preset,
+        optim=config.optim,
+        total_updates=config.steps * config.optim.epochs * config.optim.minibatches,
+        temperature=config.rollout.temperature,
+        world=world,
+        options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+    )
+
+
+def _engine(config: RunConfig, policy: TransformersPolicy) -> Engine:
+    return Engine(
+        policy,
+        max_concurrent=config.rollout.max_concurrent,
+        retries=config.rollout.retries,
+        is_ordered=config.deterministic,
+    )
+
+
+def _begin(
+    inputs: Inputs, folder: RunFolder, learner: Learner, base: Path, latest: Path | None
+) -> LoopState:
+    """Let critic and reference begin at the start's weights; restore the newest checkpoint."""
+    config = inputs.config
+    start = folder.path / WARM_START if config.warmstart.steps else base
+    needs_reference = Need.REFERENCE in inputs.preset.needs
+    learner.start_from_here(_load(config, start, learner.world) if needs_reference else None)
+    # What was drawn until here depends on what was there already, such as a built model.
+    torch.manual_seed(seeding.derive(config.seed, "torch"))
+    return checkpoint.load(latest, learner) if latest is not None else FRESH
+
+
+def _load(config: RunConfig, folder: Path, world: World) -> nn.Module:
+    return load_model(folder, config.model, dtype=config.optim.dtype, device=world.device)
 
 
 def make_deterministic() -> None:

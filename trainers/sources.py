@@ -7,13 +7,13 @@ number, and a resumed run goes on with the task that an unbroken one would have 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agentgym import seeding, suites
 from agentgym.config import EnvSource
 from agentgym.records import Task
-from agentgym.suites import Suite
+from agentgym.suites import LeakError, Suite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +34,42 @@ class TaskStream:
     A bounded split is gone through in a new order in every pass, so each of its tasks comes once
     in a pass; an unbounded one is drawn in its own order. Suites take turns by their weights.
 
+    Args:
+        sources: Where the tasks come from.
+        seed: Seed of the order.
+        held_out: Content hashes of tasks that must never be trained on.
+
     Example:
         stream = TaskStream(open_sources(config.envs), seed=0)
         stream.draw(17)
     """
 
-    def __init__(self, sources: Sequence[WeightedSuite], *, seed: int) -> None:
+    def __init__(
+        self, sources: Sequence[WeightedSuite], *, seed: int, held_out: Collection[str] = ()
+    ) -> None:
         self._sources = tuple(sources)
         self._seed = seed
+        self._held_out = frozenset(held_out)
         total = sum(source.weight for source in self._sources)
         shares = [source.weight / total for source in self._sources]
         self._bounds = tuple(itertools.accumulate(shares))
         self._orders: dict[tuple[int, int], list[int]] = {}
 
     def draw(self, index: int) -> Task:
-        """Return the task of draw number `index`, counted from 0 over the whole run."""
+        """Return the task of draw number `index`, counted from 0 over the whole run.
+
+        Raises:
+            LeakError: If it is one of the held-out tasks.
+        """
+        task = self._draw(index)
+        if self._held_out and task.content_hash in self._held_out:
+            raise LeakError(
+                f"the training task {task.id!r} is a held-out task by its content: "
+                "take it out, or pass --allow-leak"
+            )
+        return task
+
+    def _draw(self, index: int) -> Task:
         if len(self._sources) == 1:
             return self._task(0, index)
         point = seeding.rng(self._seed, "source", index).random()

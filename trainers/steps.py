@@ -159,14 +159,18 @@ def collate_step(session: Session, episodes: Episodes) -> list[Batch]:
     for start in range(0, len(episodes.groups), max(size, 1)):
         groups = episodes.groups[start : start + size]
         batch = _batch(session, groups, episodes.scores)
-        batches.append(_with_beliefs(session, batch, groups, episodes.answers))
+        batch = _with_beliefs(session, batch, groups, episodes.answers)
+        trajectories = [t for group in groups for t in group.trajectories]
+        batches.append(session.learner.with_needs(batch, trajectories))
     return batches
 
 
 def _batch(session: Session, groups: Sequence[Group], scores: Sequence[Score]) -> Batch:
     trajectories = [t for group in groups for t in group.trajectories]
     ids = {t.id for t in trajectories}
-    samples = [sample for t in trajectories for sample in to_samples(t)]
+    samples = objective.call_part(
+        Slot.ROWS, session.preset.rows, [sample for t in trajectories for sample in to_samples(t)]
+    )
     own = [score for score in scores if score.trajectory_id in ids]
     return collate(samples, trajectories, own, pad_id=session.renderer.pad_id)
 

@@ -9,7 +9,7 @@ import pytest
 from agentgym.config import EnvSource
 from agentgym.errors import TaskError
 from agentgym.records import Task
-from agentgym.suites import GeneratedSplit, Suite
+from agentgym.suites import GeneratedSplit, LeakError, Suite
 from agentgym.trainers.sources import TaskStream, WeightedSuite, open_sources
 
 
@@ -69,6 +69,14 @@ def test_stream_takes_an_unbounded_split_in_order() -> None:
     )
     source = WeightedSuite(suite=endless, split="train", weight=1.0)
     assert [TaskStream([source], seed=0).draw(i).id for i in (0, 5)] == ["t0", "t5"]
+
+
+def test_stream_never_draws_a_held_out_task_m6() -> None:
+    source = WeightedSuite(suite=suite("s", 4), split="train", weight=1.0)
+    leak = source.suite.task("train", 2).content_hash
+    guarded = TaskStream([source], seed=0, held_out={leak})
+    with pytest.raises(LeakError, match="'s-2' is a held-out task"):
+        [guarded.draw(index) for index in range(4)]
 
 
 def test_open_sources_names_what_is_unknown() -> None:

@@ -1,0 +1,83 @@
+"""The value model of a critic: a trunk of its own with a scalar head.
+
+It begins as a copy of the policy's weights with a head of zeros, and is a network apart: what the
+critic learns never moves the policy, so its warm-up leaves the policy as it is. A value belongs to
+the context before its token, as a log-probability does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentgym.records import Trajectory
+from agentgym.trainers.batch import MicroBatch
+from agentgym.trainers.forward import body
+from agentgym.trainers.parts.probes import final_prompt_ids
+
+
+class ValueModel(nn.Module):
+    """Values of contexts.
+
+    Args:
+        model: The policy, a transformers causal language model; it is copied.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
+        self.model = copy.deepcopy(decoder)
+        self.model.requires_grad_(requires_grad=True)
+        width = model.config.hidden_size
+        parameter = next(self.model.parameters())
+        self.head = nn.Linear(width, 1, bias=False, device=parameter.device, dtype=parameter.dtype)
+        # Zero: before it has learned anything the critic changes no advantage.
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, micro: MicroBatch) -> Tensor:
+        """Return [row, time] the value of the context before each token; 0 for a first token."""
+        hidden = micro.to_rows(body(self, micro))
+        values = self.head(hidden)[..., 0]
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        return torch.cat([torch.zeros_like(values[:, :1]), values[:, :-1]], dim=1)
+
+
+def final_prompt_batch(trajectories: Sequence[Trajectory]) -> tuple[list[int], MicroBatch | None]:
+    """Return the truncated trajectories and their final prompts as rows, for bootstrap values.
+
+    Each row has one further id at its end, so that the value before it is the final prompt's.
+    """
+    owners: list[int] = []
+    rows: list[tuple[int, ...]] = []
+    for position, trajectory in enumerate(trajectories):
+        ids = final_prompt_ids(trajectory) if trajectory.truncated else None
+        if ids:
+            owners.append(position)
+            rows.append((*ids, ids[-1]))
+    if not rows:
+        return [], None
+    width = max(len(row) for row in rows)
+    ids = torch.tensor([row + (0,) * (width - len(row)) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    position = torch.arange(width).expand(len(rows), width)
+    valid = position < lengths[:, None]
+    line = torch.arange(len(rows))[:, None]
+    micro = MicroBatch(
+        rows=torch.arange(len(rows)),
+        ids=ids,
+        position_ids=torch.where(valid, position, 0),
+        segment_ids=torch.where(valid, line, -1),
+        index=torch.where(valid, line * width + position, 0),
+        valid=valid,
+    )
+    return owners, micro
+
+
+def last_values(values: Tensor, micro: MicroBatch) -> Tensor:
+    """Return [row] the value at the last id of each row."""
+    last = micro.valid.sum(dim=1) - 1
+    return values.gather(1, last[:, None].to(values.device))[:, 0]
