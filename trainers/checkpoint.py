@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import re
 import shutil
 import warnings
@@ -136,7 +135,6 @@ def load(path: Path, learner: Learner) -> LoopState:
     torch.set_rng_state(tensors["rng"]["torch"])
     if torch.cuda.is_available() and "cuda" in tensors["rng"]:
         torch.cuda.set_rng_state(tensors["rng"]["cuda"])
-    random.setstate(_random_state(data["python_random"]))
     learner.updates = int(data["updates"])
     return LoopState(**data["loop"])
 
@@ -166,18 +164,12 @@ def _tensors(learner: Learner) -> dict[str, Any]:
 
 
 def _state_dict(learner: Learner, state: LoopState) -> dict[str, Any]:
-    version, internal, gauss = random.getstate()
+    # No state of Python's global generator: nothing here draws from it.
     return {
         "schema": SCHEMA,
         "updates": learner.updates,
-        "python_random": [version, list(internal), gauss],
         "loop": {name: getattr(state, name) for name in LoopState.__slots__},
     }
-
-
-def _random_state(stored: list[Any]) -> tuple[Any, ...]:
-    version, internal, gauss = stored
-    return (version, tuple(internal), gauss)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -51,6 +51,7 @@ class ArithmeticEnv(ToolEnv):
         *,
         levels: Sequence[int] = (1, 2, 3),
         tools: bool | Sequence[str] | None = True,
+        instructions: bool = True,
         render_mode: str | None = None,
     ) -> None:
         """Choose what is asked and whether the calculator is there.
@@ -59,6 +60,8 @@ class ArithmeticEnv(ToolEnv):
             levels: Levels to draw tasks from, 1 to 5; a task that is passed to `reset` may have
                 any level.
             tools: False switches the calculator off.
+            instructions: False leaves the system prompt out, for models that learn the protocol
+                from demonstrations and pay for every token of context.
             render_mode: As in Gymnasium.
 
         Raises:
@@ -67,7 +70,7 @@ class ArithmeticEnv(ToolEnv):
         self.levels = check_levels(levels)
         names = None if tools is True else () if tools is False else tools
         super().__init__(render_mode=render_mode, tools=names)
-        self.system_prompt = self._prompt()
+        self.system_prompt = self._prompt() if instructions else ""
         self.limits = _limits(max(self.levels))
         self._reduction = Reduction(parse("0"))
 
