@@ -36,7 +36,12 @@ class SandboxPool:
     """
 
     def __init__(
-        self, make_box: Callable[[], Sandbox], *, size: int, warm: int | None = None
+        self,
+        make_box: Callable[[], Sandbox],
+        *,
+        size: int,
+        warm: int | None = None,
+        python: bool = False,
     ) -> None:
         """Set the pool up; nothing starts before `async with`.
 
@@ -44,6 +49,7 @@ class SandboxPool:
             make_box: Makes a box that is not started yet.
             size: Most boxes at one time, lent out or not; at least 1.
             warm: Boxes that wait ready, at most `size`; 1 by default.
+            python: Whether the Python session of a waiting box is started ahead too.
 
         Raises:
             SandboxError: If a number is out of range.
@@ -53,8 +59,9 @@ class SandboxPool:
             raise SandboxError(f"needs 1 <= size and 0 <= warm <= size (got {size=}, {warm=})")
         self._make_box = make_box
         self._warm = warm
+        self._has_python = python
         self._slots = asyncio.Semaphore(size)
-        self._idle: collections.deque[Sandbox] = collections.deque()
+        self._idle: collections.deque[Lease] = collections.deque()
         self._boxes: set[Sandbox] = set()
         self._group = asyncio.TaskGroup()
         self._work: set[asyncio.Task[None]] = set()
@@ -115,7 +122,7 @@ class SandboxPool:
         except TimeoutError:
             raise InfrastructureError(f"no box became free within {timeout_s:g} s") from None
         try:
-            return Lease(await self._ready_box())
+            return await self._ready()
         except BaseException:
             self._slots.release()
             raise
@@ -137,20 +144,27 @@ class SandboxPool:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def _ready_box(self) -> Sandbox:
-        """Return a box that answers: a waiting one, else a new one."""
+    async def _ready(self) -> Lease:
+        """Return a lease of a box that answers: a waiting one, else a new one."""
         while self._idle:
-            box = self._idle.popleft()
+            lease = self._idle.popleft()
             try:
-                await box.ping()
+                await lease.box.ping()
             except (InfrastructureError, SandboxError):
-                await self._drop(box)
+                await self._drop(lease.box)
             except BaseException:
-                await asyncio.shield(self._drop(box))
+                await asyncio.shield(self._drop(lease.box))
                 raise
             else:
-                return box
-        return await self._new_box()
+                return lease
+        return Lease(await self._new_box())
+
+    async def _prepared(self, box: Sandbox) -> Lease:
+        """Return a lease of a clean box for the next one who asks."""
+        lease = Lease(box)
+        if self._has_python:
+            await lease.python.start()
+        return lease
 
     async def _new_box(self) -> Sandbox:
         box = self._make_box()
@@ -166,22 +180,29 @@ class SandboxPool:
         try:
             # A failure shows again where it can be told: at the next lease.
             with contextlib.suppress(InfrastructureError, SandboxError):
-                self._idle.append(await self._new_box())
+                await self._put_back(await self._new_box())
         finally:
             self._slots.release()
 
     async def _recycle(self, box: Sandbox) -> None:
         try:
-            await box.reset()
+            await self._put_back(box, reset=True)
+        finally:
+            self._slots.release()
+
+    async def _put_back(self, box: Sandbox, *, reset: bool = False) -> None:
+        """Make a box ready for the next lease; one that does not come clean is dropped."""
+        try:
+            if reset:
+                await box.reset()
+            lease = await self._prepared(box)
         except (InfrastructureError, SandboxError):
             await self._drop(box)
         except BaseException:
             await asyncio.shield(self._drop(box))
             raise
         else:
-            self._idle.append(box)
-        finally:
-            self._slots.release()
+            self._idle.append(lease)
 
     async def _drop(self, box: Sandbox) -> None:
         # A failing clean-up must not hide why the box is dropped, nor keep its slot.

@@ -23,6 +23,8 @@ from agentgym.sandbox.base import SandboxLimits
 from agentgym.sandbox.pool import Lease, SandboxPool
 
 T = TypeVar("T")
+PoolKey = tuple[str, SandboxLimits, bool]
+"""Kind of sandbox, bounds, whether sessions are started ahead."""
 CLOSE_WAIT_S = 20.0
 POOL_SIZE = 64
 """Most boxes of one kind and bounds in this process; further episodes wait. A box at rest takes
@@ -34,7 +36,7 @@ class Portal:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._pools: dict[tuple[str, SandboxLimits], asyncio.Task[SandboxPool]] = {}
+        self._pools: dict[PoolKey, asyncio.Task[SandboxPool]] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -54,14 +56,25 @@ class Portal:
         return await asyncio.wrap_future(self._submit(work))
 
     async def lease(
-        self, sandbox: str, limits: SandboxLimits, *, timeout_s: float | None = None
+        self,
+        sandbox: str,
+        limits: SandboxLimits,
+        *,
+        python: bool = False,
+        timeout_s: float | None = None,
     ) -> tuple[SandboxPool, Lease]:
         """Return a lease and the pool to give it back to. Runs in the loop.
+
+        Args:
+            sandbox: Kind of sandbox, or `auto`.
+            limits: Bounds of the box.
+            python: Whether boxes wait with their Python session started.
+            timeout_s: Seconds to wait for a free box.
 
         Raises:
             SandboxUnavailableError: If this machine has no such sandbox.
         """
-        key = (await _resolved(sandbox), limits)
+        key = (await _resolved(sandbox), limits, python)
         if key not in self._pools:
             self._pools[key] = self._group_task(self._open_pool(*key))
         pool = await asyncio.shield(self._pools[key])
@@ -93,15 +106,15 @@ class Portal:
         assert self._group is not None
         return self._group.create_task(work)
 
-    async def _open_pool(self, sandbox: str, limits: SandboxLimits) -> SandboxPool:
+    async def _open_pool(self, sandbox: str, limits: SandboxLimits, python: bool) -> SandboxPool:
         make = functools.partial(registry.make_sandbox, sandbox, limits)
         opened: asyncio.Future[SandboxPool] = self._loop.create_future()
-        self._keepers.append(self._group_task(self._keep(make, opened)))
+        self._keepers.append(self._group_task(self._keep(make, python, opened)))
         return await opened
 
-    async def _keep(self, make: Any, opened: asyncio.Future[SandboxPool]) -> None:
+    async def _keep(self, make: Any, python: bool, opened: asyncio.Future[SandboxPool]) -> None:
         """Hold a pool open: it must be closed by the task that opened it."""
-        async with SandboxPool(make, size=POOL_SIZE, warm=0) as pool:
+        async with SandboxPool(make, size=POOL_SIZE, warm=0, python=python) as pool:
             opened.set_result(pool)
             await self._closing.wait()
 

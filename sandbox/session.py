@@ -95,6 +95,17 @@ class PythonSession:
         """Whether there are names to come back to."""
         return self._process is not None and self._process.is_alive
 
+    async def start(self) -> None:
+        """Start the process now, so that the first cell need not wait for it.
+
+        Raises:
+            SandboxError: If the box has no Python.
+            InfrastructureError: If the box was lost.
+        """
+        reply = await self._send({"op": "run", "code": ""}, None, None)
+        if reply.message is None:
+            raise SandboxError(f"Python does not start in the box: {reply.output[-300:]}")
+
     async def run(
         self, code: str, *, timeout_s: float | None = None, output_limit: int | None = None
     ) -> CellResult:

@@ -31,7 +31,9 @@ def require_sandbox(name: str) -> None:
 async def with_fresh_box(
     name: str, limits: SandboxLimits, work: Callable[[Lease], Awaitable[T]]
 ) -> T:
-    """Return what `work` returns, given a clean box; once more if the box is lost on the way.
+    """Return what `work` returns, given a clean box with a Python session that waits.
+
+    If the box is lost on the way, once more.
 
     Raises:
         InfrastructureError: If that box is lost too, or none can be had.
@@ -42,18 +44,20 @@ async def with_fresh_box(
 async def _try_twice(name: str, limits: SandboxLimits, work: Callable[[Lease], Awaitable[T]]) -> T:
     for _ in range(TRIES - 1):
         try:
-            async with leased(name, limits) as lease:
+            async with leased(name, limits, python=True) as lease:
                 return await work(lease)
         except InfrastructureError:
             continue
-    async with leased(name, limits) as lease:
+    async with leased(name, limits, python=True) as lease:
         return await work(lease)
 
 
 @contextlib.asynccontextmanager
-async def leased(name: str, limits: SandboxLimits) -> AsyncGenerator[Lease]:
+async def leased(
+    name: str, limits: SandboxLimits, *, python: bool = False
+) -> AsyncGenerator[Lease]:
     """Lease a box for the time of the `async with`. Runs in the portal's loop."""
-    pool, lease = await portal().lease(name, limits)
+    pool, lease = await portal().lease(name, limits, python=python)
     try:
         yield lease
     finally:
@@ -63,7 +67,8 @@ async def leased(name: str, limits: SandboxLimits) -> AsyncGenerator[Lease]:
 class BoxOfEpisode:
     """The box of one episode, leased when it is first needed, given back by `release`."""
 
-    def __init__(self, name: str, limits: SandboxLimits) -> None:
+    def __init__(self, name: str, limits: SandboxLimits, *, python: bool = False) -> None:
+        self._python = python
         self._name = name
         self._limits = limits
         self._held: tuple[SandboxPool, Lease] | None = None
@@ -78,7 +83,7 @@ class BoxOfEpisode:
 
     async def _run(self, work: Callable[[Lease], Awaitable[T]]) -> T:
         if self._held is None:
-            self._held = await portal().lease(self._name, self._limits)
+            self._held = await portal().lease(self._name, self._limits, python=self._python)
         return await work(self._held[1])
 
     def release(self) -> None:

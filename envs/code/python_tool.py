@@ -43,7 +43,7 @@ class WithPython(ToolEnv):
             code: Lines of Python; the value of a last line that is an expression is shown.
         """
         if self._python_box is None:
-            self._python_box = BoxOfEpisode(self.python_sandbox, BOX_LIMITS)
+            self._python_box = BoxOfEpisode(self.python_sandbox, BOX_LIMITS, python=True)
 
         async def run(lease: Lease) -> str:
             return (await lease.python.run(code)).observation()

@@ -56,12 +56,25 @@ async def test_a_python_session_lasts_for_the_lease(make_box) -> None:
         assert (await lease.python.run("x + 1")).output == "21\n"
 
 
+async def test_a_session_that_waits_is_started_and_clean(make_box) -> None:
+    """Started ahead, anew for each lease: its names are not those of the one before."""
+    async with SandboxPool(make_box, size=1, python=True) as pool:
+        await settle(pool)
+        for _ in range(2):
+            async with pool.lease() as lease:
+                assert lease.python.is_alive
+                assert (await lease.python.run("'x' in globals()\n")).output == "False\n"
+                await lease.python.run("x = 1")
+            await settle(pool)
+
+
 async def test_a_box_killed_while_it_waits_is_replaced(
     make_box, kill_box, host_is_as_before
 ) -> None:
     async with SandboxPool(make_box, size=1, warm=1) as pool:
         await settle(pool)
-        (box,) = pool._idle
+        (waiting,) = pool._idle
+        box = waiting.box
         await kill_box(box)
         async with pool.lease() as lease:
             assert lease.box is not box
