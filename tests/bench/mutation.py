@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).parents[2]
 PARTS = ROOT / "trainers" / "parts"
@@ -206,6 +206,25 @@ def run_child(mutant: Mutant | None, limit_s: int) -> int:
     os._exit(int(status))
 
 
+def load_what_all_children_share() -> None:
+    """Import what is slow to import and is no part: a fork has it for nothing.
+
+    Shapes are not checked at run time here, which halves the time; the tests must notice a change
+    by its numbers.
+    """
+    sys.modules["beartype"] = cast(ModuleType, None)
+    import pydantic
+    import torch
+    import yaml
+
+    import agentgym.records
+
+    # Not those that are plugins of pytest, which it must import itself.
+    shared = (pydantic, yaml, agentgym.records)
+    assert all(shared)
+    torch.set_num_threads(1)
+
+
 def main() -> None:
     """Run a seeded sample and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
@@ -219,9 +238,7 @@ def main() -> None:
     everything = all_mutants()
     drawn = random.Random(options.seed).sample(everything, min(options.count, len(everything)))
     print(f"{len(drawn)} of {len(everything)} mutants", flush=True)
-    import torch
-
-    torch.set_num_threads(1)
+    load_what_all_children_share()
     survivors = 0
     if run_child(None, options.limit_s) != 0:
         raise SystemExit("the tests fail without any change")
