@@ -157,16 +157,7 @@ async def open_session(
     if is_resumed and world.is_main:
         # What was written after the checkpoint is run again; without one, everything is.
         folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
-    # With several ranks the learner's weights are in pieces, so rank 0 samples with a whole copy.
-    own = learner.model if world.size == 1 else _load(config, base, world)
-    policy = TransformersPolicy(
-        own,
-        renderer,
-        policy_id=config.policy,
-        version=state.policy_version,
-        max_rows=config.rollout.max_concurrent,
-        deterministic=config.deterministic,
-    )
+    policy = _policy(config, learner, renderer, base, state)
     return Session(
         config=config,
         world=world,
@@ -194,6 +185,21 @@ def _learner(inputs: Inputs, model: nn.Module, world: World) -> Learner:
         temperature=config.rollout.temperature,
         world=world,
         options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+    )
+
+
+def _policy(
+    config: RunConfig, learner: Learner, renderer: Renderer, base: Path, state: LoopState
+) -> TransformersPolicy:
+    # With several ranks the learner's weights are in pieces, so rank 0 samples with a whole copy.
+    world = learner.world
+    return TransformersPolicy(
+        learner.model if world.size == 1 else _load(config, base, world),
+        renderer,
+        policy_id=config.policy,
+        version=state.policy_version,
+        max_rows=config.rollout.max_concurrent,
+        deterministic=config.deterministic,
     )
 
 
