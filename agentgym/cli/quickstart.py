@@ -49,11 +49,11 @@ def quickstart_config(seed: int) -> RunConfig:
         policy="tiny",
         preset="trloo",
         seed=seed,
-        steps=100,
+        steps=80,
         rollout=RolloutConfig(groups_per_step=16, group_size=8, max_new_tokens=32),
         limits=LimitsConfig(max_turns=5),
         optim=OptimConfig(learning_rate=3e-4, warmup_steps=5, micro_batch_tokens=2048),
-        warmstart=WarmstartConfig(steps=3000, demos=8000, guess_share=0.45, learning_rate=1e-3),
+        warmstart=WarmstartConfig(steps=2200, demos=8000, guess_share=0.5, learning_rate=1e-3),
         eval=EvalConfig(every=20, tasks=300, max_new_tokens=32),
     )
 
