@@ -7,18 +7,57 @@ they are first used, so that importing the package loads no trainer and no torch
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentgym.checks.env import check_env
+    from agentgym.checks.suite import check_suite
+    from agentgym.door import evaluate, rollout, train
+    from agentgym.env import Action, Reply, TextEnv, UnicodeText
+    from agentgym.errors import ToolError
+    from agentgym.limits import Limits
+    from agentgym.records import Task
+    from agentgym.registry import make, register_env
+    from agentgym.suites import Suite, load_suite
+    from agentgym.tool_env import ToolEnv
+    from agentgym.tools import tool
+
+__all__ = [
+    "Action",
+    "Limits",
+    "Reply",
+    "Suite",
+    "Task",
+    "TextEnv",
+    "ToolEnv",
+    "ToolError",
+    "UnicodeText",
+    "__version__",
+    "check_env",
+    "check_suite",
+    "evaluate",
+    "load_suite",
+    "make",
+    "register_env",
+    "rollout",
+    "tool",
+    "train",
+]
 
 _EXPORTS = {
     "Action": "agentgym.env",
     "Limits": "agentgym.limits",
     "Reply": "agentgym.env",
+    "Suite": "agentgym.suites",
     "Task": "agentgym.records",
     "TextEnv": "agentgym.env",
     "ToolEnv": "agentgym.tool_env",
+    "ToolError": "agentgym.errors",
     "UnicodeText": "agentgym.env",
     "check_env": "agentgym.checks.env",
+    "check_suite": "agentgym.checks.suite",
     "evaluate": "agentgym.door",
+    "load_suite": "agentgym.suites",
     "make": "agentgym.registry",
     "register_env": "agentgym.registry",
     "rollout": "agentgym.door",
@@ -27,7 +66,6 @@ _EXPORTS = {
 }
 
 __version__ = "0.1.0"
-__all__ = [*sorted(_EXPORTS), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
