@@ -35,13 +35,19 @@ Finding = tuple[str, str, str]
 
 def doctor(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Folder of a run.")] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove boxes that crashed runs left, and say which.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Say what is installed and what this machine can hold; with RUN, whether its folder is whole.
 
     Ends with 1 if something about the run is broken.
     """
-    findings = list(_machine() if run is None else _run(run))
+    if clean:
+        findings = list(_cleaned())
+    else:
+        findings = list(_machine() if run is None else _run(run))
     if as_json:
         print_json([dict(zip(("what", "state", "detail"), f, strict=True)) for f in findings])
     else:
@@ -98,6 +104,15 @@ def _sandboxes() -> Iterator[Finding]:
     for finding in run_coroutine(module.doctor_report()):
         fix = f" (fix: {finding.fix})" if finding.fix else ""
         yield f"sandbox {finding.topic}", str(finding.level), f"{finding.text}{fix}"
+
+
+def _cleaned() -> Iterator[Finding]:
+    module: Any = importlib.import_module("agentgym.sandbox.doctor")
+    removed = module.clean()
+    for finding in removed:
+        yield f"sandbox {finding.topic}", str(finding.level), finding.text
+    if not removed:
+        yield "sandbox leftovers", "ok", "nothing was left"
 
 
 # --------------------------------------------------------------------------------------- run
