@@ -69,11 +69,9 @@ def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path
         if learner.world.is_main:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        dcp.save(
-            _tensors(learner),
-            checkpoint_id=str(partial / "tensors"),
-            no_dist=learner.world.size == 1,
-        )
+        with _alone_is_no_news():
+            alone = learner.world.size == 1
+            dcp.save(_tensors(learner), checkpoint_id=str(partial / "tensors"), no_dist=alone)
         if learner.world.is_main:
             _write_json(partial / _STATE_FILE, _state_dict(learner, state))
             shutil.rmtree(final, ignore_errors=True)

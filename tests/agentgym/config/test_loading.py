@@ -192,7 +192,7 @@ def test_command_line_wins_over_data_over_file_over_policy_over_schema(tmp_path:
 
 
 def test_policy_default_gives_way_to_a_given_setting() -> None:
-    assert load_config(assignments=["policy=tiny:base"]).warmstart.steps == 1000
+    assert load_config(assignments=["policy=tiny:base"]).warmstart.steps == 2200
     assert load_config(assignments=["policy=tiny", "warmstart.steps=7"]).warmstart.steps == 7
     assert load_config(assignments=["policy=tiny", "warmstart.path=w"]).warmstart.steps == 0
     assert load_config(assignments=["policy=some/folder"]).warmstart.steps == 0
