@@ -25,7 +25,8 @@ from agentgym.sandbox.pool import Lease, SandboxPool
 T = TypeVar("T")
 PoolKey = tuple[str, SandboxLimits, bool]
 """Kind of sandbox, bounds, whether sessions are started ahead."""
-CLOSE_WAIT_S = 20.0
+CLOSE_WAIT_S = 60.0
+"""A busy engine takes its time to remove containers."""
 POOL_SIZE = 64
 """Most boxes of one kind and bounds in this process; further episodes wait. A box at rest takes
 about 10 MB."""

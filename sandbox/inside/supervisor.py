@@ -536,7 +536,8 @@ class Supervisor:
             code = self.end(program, answer)
         answer.finish()
         pieces = answer.output.pieces()
-        message = answer.message if answer.is_whole else None
+        # What comes in between the deadline and the kill is late all the same.
+        message = answer.message if answer.is_whole and in_time else None
         header: dict[str, Any] = {
             "timed_out": not in_time,
             "exit_code": code,

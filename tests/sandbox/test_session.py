@@ -98,6 +98,19 @@ async def test_a_false_answer_cannot_be_printed(session: PythonSession) -> None:
     assert result.raised == "ValueError"
 
 
+async def test_an_answer_after_the_deadline_does_not_count(make_box) -> None:
+    """Written when the program is about to be killed: the reply has a time-out and no message."""
+    marker = "k" * 16
+    async with make_box() as box:
+        for wait in (0.195, 0.2, 0.205):
+            code = f"import time; time.sleep({wait}); print('{marker}<late{marker}>', flush=True)"
+            process = await box.start_process(["python3", "-c", f"{code}; time.sleep(9)"])
+            reply = await process.interact(b"x", marker=marker, timeout_s=0.2)
+            assert (reply.message is None) is reply.timed_out
+            assert process.is_alive is (not reply.timed_out)
+            await process.stop()
+
+
 async def test_calls_take_and_give_values(session: PythonSession) -> None:
     await session.run("def f(a, b=0): return {(a, b): {1, 2}}")
     result = await session.call("f", [1], keywords={"b": 2})
