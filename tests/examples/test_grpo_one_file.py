@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """The plain file is the oracle: the library gives the same loss and gradient on its batches."""
 
 import importlib.util
@@ -22,6 +23,7 @@ from agentgym.trainers.preset import load_preset
 
 PATH = Path(__file__).parents[2] / "examples" / "grpo_one_file.py"
 SPEC = importlib.util.spec_from_file_location("grpo_one_file", PATH)
+assert SPEC is not None
 plain = importlib.util.module_from_spec(SPEC)
 sys.modules["grpo_one_file"] = plain
 SPEC.loader.exec_module(plain)

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """From records to tables, and from rows to micro-batches: tokens are drawn in each docstring."""
 
 import dataclasses

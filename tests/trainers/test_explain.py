@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """The walk through one group's numbers, on a batch whose numbers are worked by hand."""
 
 import pytest

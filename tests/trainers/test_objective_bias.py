@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """What each advantage estimator is biased by, on bandits small enough to be summed exactly.
 
 Two bandits of two states and two turns, a softmax policy with two logits for each state:
@@ -50,6 +51,7 @@ def true_gradient(paths):
             chance = chance * chances[state, action]
         total = total + chance * sum(REWARDS[state, action] for state, action in path)
     total.backward()
+    assert logits.grad is not None
     return logits.grad
 
 
@@ -119,6 +121,7 @@ class Enumeration:
             combine.Term(name=term.name, weight=term.weight, result=done[term.name])
             for term in preset.terms
         )
+        assert preset.combine is not None
         return call_part(Slot.COMBINE, preset.combine, weighted, self.table)
 
 

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Equivalences and invariances of whole objectives, over drawn batches."""
 
 import dataclasses

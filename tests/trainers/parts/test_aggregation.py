@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Coefficients: golden sums, and who counts as a sequence."""
 
 import json

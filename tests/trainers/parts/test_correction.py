@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Weights for the gap between sampler and trainer, at each level."""
 
 import json

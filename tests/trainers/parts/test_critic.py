@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """The token critic: what it skips, where it bootstraps, across how many rows it runs.
 
 Tokens are drawn as one line: `a` sampled by the policy, `o` observation.

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Gates on the single-token fixture: loss and slope at six ratios, for both signs of A."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """The clipping bias: what the clip takes away, and the factor that follows from it."""
 
 import math

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Probes, rows, sampler and controller: what is asked of the model and of the engine."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Ratios of tokens, turns and rows: values, gradient paths, bounds.
 
 Row:   a a o a a a      turns 0 0 - 1 1 1      log-ratios .1 -.3 (9) .5 .2 .2

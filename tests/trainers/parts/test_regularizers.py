@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """KL estimators and entropy: values, gradients, and which of them have the KL's gradient."""
 
 import json

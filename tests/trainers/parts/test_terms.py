@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Advantages of groups and turns: golden values, and the faults that others reported."""
 
 import dataclasses

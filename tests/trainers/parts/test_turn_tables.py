@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalOperand=false
 """Rewards, filters, combine, bounds and spread, on small tables worked by hand."""
 
 import dataclasses
