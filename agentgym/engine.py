@@ -216,6 +216,7 @@ class Engine:
             del self.live[spec.id]
             if trajectory is not None:
                 report(trajectory)
+        assert trajectory is not None  # set on every path that does not raise
         return trajectory
 
     def _scarcity(self, spec: EpisodeSpec, key: str) -> asyncio.Semaphore:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import json
 import os
 import socket
@@ -145,7 +146,7 @@ def load_binding() -> Any:
         SandboxUnavailableError: If it, or the library below it, is missing.
     """
     try:
-        import pyseccomp
+        pyseccomp: Any = importlib.import_module("pyseccomp")
     except ImportError as error:
         raise SandboxUnavailableError(
             "bubblewrap boxes need the package 'pyseccomp': pip install 'agentgym-rl-kit[sandbox]'"

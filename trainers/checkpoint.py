@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+import torch.distributed.checkpoint
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -29,6 +29,9 @@ from agentgym.records import Json
 from agentgym.trainers.learner import Learner
 
 logger = logging.getLogger(__name__)
+
+dcp: Any = torch.distributed.checkpoint
+"""Its functions are public, though its stubs do not say so."""
 
 SCHEMA = 1
 _NAME = re.compile(r"step_(\d{6,})")

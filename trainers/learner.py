@@ -243,7 +243,8 @@ class Learner:
         for micro, is_filler in self._micro_batches(batch):
             mask = self._mask(batch, micro)
             logprobs, entropy, _ = self.scorer(micro, mask, self._temperature, with_entropy)
-            values = self.critic(micro) if self.critic is not None else None
+            critic: Any = self.critic
+            values: Any = critic(micro) if critic is not None else None
             if is_filler:
                 # Ranks must take part in the same number of collective calls.
                 nothing = logprobs.sum() * 0 + (values.sum() * 0 if values is not None else 0)

@@ -7,12 +7,13 @@ number, and a resumed run goes on with the task that an unbroken one would have 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from agentgym import seeding, suites
 from agentgym.config import EnvSource
-from agentgym.records import Task
+from agentgym.records import Json, Task
 from agentgym.suites import LeakError, Suite
 
 
@@ -101,7 +102,7 @@ def open_sources(sources: Sequence[EnvSource]) -> tuple[WeightedSuite, ...]:
     """
     opened: list[WeightedSuite] = []
     for source in sources:
-        suite = suites.load_suite(source.name, env_kwargs=source.kwargs)
+        suite = suites.load_suite(source.name, env_kwargs=cast("Mapping[str, Json]", source.kwargs))
         suite.task(source.split, 0)
         opened.append(WeightedSuite(suite=suite, split=source.split, weight=source.weight))
     return tuple(opened)

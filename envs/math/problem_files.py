@@ -8,6 +8,7 @@ the file is read, so that no run is scored against one that cannot be compared.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -181,10 +182,10 @@ def _as_row(file: Path, number: int, row: Any) -> Mapping[str, Any]:
 
 def _read_parquet(file: Path) -> list[Mapping[str, Any]]:
     try:
-        import pyarrow.parquet
+        parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingExtraError(f"reading {file.name}", extra="parquet") from error
-    return list(pyarrow.parquet.read_table(file).to_pylist())
+    return list(parquet.read_table(file).to_pylist())
 
 
 _READERS: Mapping[str, Callable[[Path], list[Mapping[str, Any]]]] = {

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        import pyarrow.parquet as parquet
+        parquet: Any = importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"the file {path}", extra="parquet") from error
     with parquet.ParquetFile(path) as file:

@@ -274,7 +274,10 @@ def test_engine_types_a_step_that_does_not_return() -> None:
     release = threading.Event()
 
     def make(env_id: str, **kwargs: Any) -> Counting:
-        return Counting(on_step=lambda count: bool(release.wait(30)) and None)
+        def on_step(count: int) -> None:
+            release.wait(30)
+
+        return Counting(on_step=on_step)
 
     threading.Timer(0.5, release.set).start()
     limits = Limits(step_timeout_s=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,8 @@ def _fields(state: LoopState) -> dict[str, object]:
 
 def test_load_refuses_a_folder_of_weights_only_i9(tmp_path: Path) -> None:
     folder = tmp_path / "policy"
-    learner().model.save_pretrained(folder)
+    model: Any = learner().model
+    model.save_pretrained(folder)
     with pytest.raises(CheckpointError, match="not a checkpoint to resume from"):
         checkpoint.load(folder, learner())
 

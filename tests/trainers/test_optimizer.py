@@ -53,14 +53,14 @@ def test_learning_rate_factor_refuses_impossible_positions(update: int, total: i
 
 def test_make_optimizer_takes_only_what_is_trained() -> None:
     model = nn.Linear(3, 2)
-    model.bias.requires_grad_(requires_grad=False)
+    model.bias.requires_grad_(False)
     optimizer = make_optimizer(model.parameters(), OptimConfig(beta1=0.8, beta2=0.95))
     assert [list(p.shape) for p in optimizer.param_groups[0]["params"]] == [[2, 3]]
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.95)
 
 
 def test_make_optimizer_refuses_a_frozen_model() -> None:
-    model = nn.Linear(3, 2).requires_grad_(requires_grad=False)
+    model = nn.Linear(3, 2).requires_grad_(False)
     with pytest.raises(ConfigError, match="no parameter to train"):
         make_optimizer(model.parameters(), OptimConfig())
     assert torch.is_grad_enabled()

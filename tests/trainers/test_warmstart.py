@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +90,8 @@ def test_demonstration_rows_train_the_experts_words_only(tmp_path: Path) -> None
 def test_supervised_steps_begin_at_chance_and_learn(tmp_path: Path) -> None:
     subject, learner = trainer(tmp_path, steps=12)
     first = subject.step()
-    vocabulary = learner.model.config.vocab_size
+    model: Any = learner.model
+    vocabulary = model.config.vocab_size
     assert first == pytest.approx(math.log(vocabulary), abs=0.3)  # an untrained model: uniform
     last = asyncio.run(subject.run())
     assert subject.steps_done == 12

@@ -101,7 +101,7 @@ def test_array_of_rows_is_read_too(tmp_path: Path) -> None:
 
 def test_parquet_is_read_like_json_lines(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as parquet
+    parquet = pytest.importorskip("pyarrow.parquet")
 
     path = tmp_path / "q.parquet"
     parquet.write_table(pyarrow.Table.from_pylist([HOTPOT_LISTS, NQ_OPEN | {"id": "n"}][:1]), path)
