@@ -176,3 +176,60 @@ def test_smollm2_format_acts_as_the_models_own(tmp_path: Path) -> None:
     ):
         replies = [("ok", Message(role="tool", content="<|im_end|>")), ("ok", opening[-1])]
         assert talk(own, opening, replies) == talk(ours, opening, replies)
+
+
+# Reasoning is shown, spelled anew, in turns after the last user message, and nowhere before it;
+# results of tools stand inside a user message.
+KEEPS_RECENT_THINK = """
+{%- set ns = namespace(last=0) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}
+{%- endfor %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}
+{{- '<|im_start|>user\\n<tool_response>\\n' + m.content + '\\n</tool_response><|im_end|>\\n' }}
+{%- elif m.role == 'assistant' and '</think>' in m.content %}
+{%- set said = m.content.split('</think>')[-1].lstrip('\\n') %}
+{%- set thought = m.content.split('</think>')[0].split('<think>')[-1].strip('\\n') %}
+{{- '<|im_start|>assistant\\n' }}
+{{- '<think>\\n' + thought + '\\n</think>\\n\\n' if loop.index0 > ns.last else '' }}
+{{- said + '<|im_end|>\\n' }}
+{%- else %}
+{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("role", "goes_on"), [("tool", [True, True, False]), ("user", [False, True, False])]
+)
+def test_recent_reasoning_goes_on_only_where_the_template_spells_it_alike_a4(
+    folders: dict[Fixture, Path], role: str, goes_on: list[bool]
+) -> None:
+    # Turn 1 reasons as the template spells it, turn 2 does not reason, turn 3 spells it otherwise.
+    said = ["<think>\nabc\n</think>\n\nfoo", "plain", "<think>odd</think>bar"]
+    for history in History:
+        renderer = load_renderer(
+            folders[Fixture.CHATML], history=history, template=KEEPS_RECENT_THINK
+        )
+        opening = [Message(role="user", content="hello")]
+        prompt = renderer.first_prompt(opening).ids
+        turns: list[RenderedTurn] = []
+        for text, goes in zip(said, goes_on, strict=True):
+            ids = renderer.encode_completion(text)
+            observation = Message(role=role, content="1776")
+            turns.append(
+                RenderedTurn(
+                    prompt_ids=prompt, sampled_ids=ids, completion=text, observation=observation
+                )
+            )
+            following = renderer.next_prompt(opening, turns)
+            is_whole = following.prefix_length == len(prompt) + len(ids)
+            assert is_whole == (goes or history is History.VERBATIM)
+            prompt = (prompt + ids)[: following.prefix_length] + following.ids
+        talked = messages_of(opening, [(turn.completion, turn.observation) for turn in turns])
+        whole = renderer.template.render(
+            [Message(**message) for message in talked], add_generation_prompt=True
+        )
+        if history is History.TEMPLATE:
+            assert renderer.tokenizer.decode(prompt) == whole
