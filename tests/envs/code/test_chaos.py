@@ -15,9 +15,11 @@ import agentgym
 from agentgym import seeding
 from agentgym.policies.expert import ExpertPolicy
 from agentgym.records import ErrorKind
-from agentgym.sandbox import doctor, portal
+from agentgym.sandbox import portal
 from agentgym.sandbox.base import MIB, SandboxLimits
-from agentgym.sandbox.bubblewrap import BubblewrapSandbox
+from agentgym.sandbox.bubblewrap import BubblewrapSandbox, find_hierarchy
+from agentgym.sandbox.cgroups import GROUP_PREFIX
+from agentgym.sandbox.owners import owned_name
 from agentgym.sandbox.pool import Lease, SandboxPool
 
 pytestmark = [pytest.mark.service, pytest.mark.soak]
@@ -66,6 +68,14 @@ def boxes_running() -> int:
     return count
 
 
+def own_groups() -> list[Path]:
+    """Control groups of boxes that this process made."""
+    hierarchy = find_hierarchy()
+    parents = set(hierarchy.parents.values()) if hierarchy is not None else set()
+    name = owned_name(GROUP_PREFIX)
+    return [path for parent in parents for path in parent.glob(f"{name}-*")]
+
+
 @pytest.mark.timeout(3000)
 def test_a_thousand_episodes_with_boxes_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 records; each is right or an infrastructure failure, none a 0; nothing is left."""
@@ -75,19 +85,22 @@ def test_a_thousand_episodes_with_boxes_killed(monkeypatch: pytest.MonkeyPatch) 
         "code/functions", ExpertPolicy(), tasks=EPISODES, max_concurrent=16, seed=3
     )
     portal.close_portal()
-    assert len(records) == len({record.id for record in records}) == EPISODES
+    # An attempt that failed is a record of its own, beside the attempt after it.
+    assert len(records) == len({record.id for record in records})
+    assert len({record.task_id for record in records}) == EPISODES
     failed = [record for record in records if record.failure is not None]
     scored = [record for record in records if record.failure is None]
+    assert len(scored) == len({record.task_id for record in scored})
     print(
         f"{EPISODES} episodes, {ChaosPool.kills} boxes killed, "
-        f"{len(failed)} infrastructure failures, {len(scored)} scored"
+        f"{len(failed)} attempts failed for infrastructure, {len(scored)} episodes scored"
     )
     assert ChaosPool.kills > EPISODES * KILLED_SHARE
     assert {r.failure.kind for r in failed if r.failure} <= {ErrorKind.INFRASTRUCTURE}
     assert [record.outcome for record in scored] == [1.0] * len(scored)
-    assert len(scored) >= 0.9 * EPISODES
+    assert len(scored) >= 0.99 * EPISODES
     assert boxes_running() == 0
-    assert doctor.leftovers() == ()
+    assert own_groups() == []
 
 
 # ----------------------------------------------------------------------- hostile programs
@@ -147,15 +160,15 @@ async def test_five_hundred_hostile_programs_neither_escape_nor_hang() -> None:
     limits = SandboxLimits(
         memory_bytes=96 * MIB, disk_bytes=8 * MIB, max_processes=24, timeout_s=2.0
     )
-    planted = Path("/tmp") / f"agentgym-soak-{os.getpid()}"
     async with SandboxPool(lambda: BubblewrapSandbox(limits), size=2, python=True) as pool:
         for seed in range(500):
             async with pool.lease() as lease:
                 result = await lease.box.exec(["python3", "-c", hostile(seed)])
-                assert result.wall_s < 10, f"seed {seed} took {result.wall_s}"
+                assert result.wall_s < 60, f"seed {seed} took {result.wall_s}"
             async with pool.lease() as lease:
-                alive = await lease.box.exec(["sh", "-c", "ls -A /box /tmp /dev/shm; echo alive"])
+                script = "ls -A /box /tmp /dev/shm; echo alive"
+                alive = await lease.box.exec(["sh", "-c", script], timeout_s=60)
                 assert alive.stdout.endswith("alive\n"), f"after seed {seed}: {alive}"
                 assert len(alive.stdout.split()) == 4, f"left by seed {seed}: {alive.stdout}"
-    assert not planted.exists()
     assert boxes_running() == 0
+    assert own_groups() == []
