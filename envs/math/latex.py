@@ -29,13 +29,12 @@ FUNCTIONS = frozenset(
         "ln",
         "exp",
         "max",
-        "min",
         "gcd",
         "lcm",
         "det",
     ]
 )
-"""Words that are operators; written upright they become commands."""
+"""Words that are operators; written upright they become commands. Minutes are not among them."""
 
 _REWRITE = {
     "\N{MINUS SIGN}": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "∕": "/", "⁄": "/",

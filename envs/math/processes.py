@@ -29,6 +29,9 @@ _START_TIMEOUT_S = 120.0
 _ATTEMPTS = 3
 """Processes asked where one was gone before it could be (the system's doing)."""
 _SPARE_CPU_S = 2
+_CROWDED = 10.0
+"""Time by the clock at most, in limits: what waits for a processor is not cut off before."""
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _MEMORY_BYTES = 2 * 1024**3
 
 
@@ -70,7 +73,8 @@ class ProcessPool:
     Args:
         module: Run as `python -m module`; it calls `serve`.
         size: Processes at most.
-        timeout_s: Time of one request, in seconds.
+        timeout_s: Processor time of one request, in seconds, so that a crowded machine changes no
+            result; ten times that by the clock. Where processor time cannot be read, by the clock.
     """
 
     def __init__(self, module: str, *, size: int, timeout_s: float) -> None:
@@ -98,7 +102,7 @@ class ProcessPool:
 
         Args:
             request: A JSON object.
-            timeout_s: Time of this request, in seconds; the pool's unless given.
+            timeout_s: Limit of this request, in seconds; the pool's unless given.
 
         Raises:
             InfrastructureError: If no process can be started.
@@ -178,6 +182,7 @@ class _Process:
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._rest = b""
+        self._cpu_before: float | None = None
         try:
             line = self._read_line(_START_TIMEOUT_S)
         except BaseException:
@@ -189,12 +194,13 @@ class _Process:
 
     def ask(self, line: str, timeout_s: float) -> Outcome | None:
         """Return the outcome; None if the process was gone before it could be asked."""
+        self._cpu_before = self._cpu_s()
         try:
             self._stdin.write(line.encode())
             self._stdin.flush()
         except OSError:
             return None
-        reply = self._read_line(timeout_s)
+        reply = self._wait(timeout_s)
         if reply is None:
             return Outcome(ending=Ending.TIMEOUT, reply={})
         # The end of the stream: it died at work, of its bound on memory or processor time.
@@ -219,15 +225,39 @@ class _Process:
             with contextlib.suppress(OSError):
                 stream.close()
 
+    def _wait(self, limit_s: float) -> bytes | None:
+        """Return the reply line; None once the limit on processor time or the clock is reached."""
+        deadline = time.monotonic() + limit_s * _CROWDED
+        left = limit_s
+        while True:
+            reply = self._read_line(left)
+            now = self._cpu_s()
+            if reply is not None or now is None or self._cpu_before is None:
+                return reply
+            left = min(limit_s - (now - self._cpu_before), deadline - time.monotonic())
+            if left <= 0:
+                return None
+
+    def _cpu_s(self) -> float | None:
+        """Return the processor time used so far, in seconds; None where it cannot be read."""
+        try:
+            with open(f"/proc/{self._process.pid}/stat", encoding="utf-8") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return None
+        user, system = fields[11:13]
+        return (int(user) + int(system)) / _CLOCK_TICKS
+
     def _read_line(self, timeout_s: float) -> bytes | None:
         """Return the next line, empty at the end of the stream; None if the time is up."""
         deadline = time.monotonic() + timeout_s
-        chunks = [self._rest]
+        chunks, self._rest = [self._rest], b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._stdout, selectors.EVENT_READ)
             while b"\n" not in chunks[-1]:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
+                    self._rest = b"".join(chunks)
                     return None
                 chunks.append(os.read(self._stdout.fileno(), 65536))
                 if not chunks[-1]:

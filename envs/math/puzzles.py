@@ -37,7 +37,7 @@ _BLOCK = 64
 _MAX_NUMBER = 2**31
 _MAX_TRIES = 1024
 SCORE_TIMEOUT_S = 5.0
-"""Time of one score; an answer that takes longer is wrong."""
+"""Processor time of one score; an answer that takes longer is wrong."""
 _MAKE_TIMEOUT_S = 120.0
 MAX_ANSWER_CHARS = 20_000
 

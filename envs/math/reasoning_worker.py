@@ -50,7 +50,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _FUNCTIONS = frozenset(
     {
         *("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
-        *("exp", "log", "ln", "sqrt", "Abs", "pi", "erf", "Si", "Ci"),
+        *("exp", "log", "ln", "sqrt", "Abs", "pi", "erf", "Si", "Ci", "Integral"),
     }
 )
 

@@ -33,7 +33,7 @@ class SymbolicJudge:
 
     Args:
         size: Processes at most; each is started when it is first needed.
-        timeout_s: Time of one comparison, in seconds.
+        timeout_s: Processor time of one comparison, in seconds.
     """
 
     def __init__(self, *, size: int = 2, timeout_s: float = 5.0) -> None:

@@ -161,6 +161,14 @@ def test_gold_that_cannot_be_read_is_an_error_with_its_row_d10(gold: str) -> Non
         r"\emptyset",
         "B",
         "#### 1,234",
+        r"8\text{ min}",
+        r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}",
+        r"\text{June 20}",
+        "-4 < x < 3",
+        "(2,-1),(3,4)",
+        "4210_{5}",
+        "x=3, y=-4",
+        "10!",
     ],
 )
 def test_gold_that_can_be_read_passes_d10(gold: str) -> None:
