@@ -102,8 +102,8 @@ class UnitTestsEnv(ToolEnv):
     def grade(self, answer: str) -> float:
         """Return 1 if the code passes the hidden tests, else 0."""
         code = code_of(answer)
-        if not code.strip():
-            return 0.0
+        if self._function not in code:
+            return 0.0  # what does not name the function cannot define it: no box is needed
         verdict = portal().call(with_fresh_box(self.sandbox, LIMITS, self._run_hidden(code)))
         return float(verdict.is_pass)
 
