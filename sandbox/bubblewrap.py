@@ -19,8 +19,9 @@ from typing import ClassVar
 from agentgym.errors import InfrastructureError
 from agentgym.sandbox import cgroups, seccomp, uids
 from agentgym.sandbox.base import SandboxLimits, SandboxUnavailableError
+from agentgym.sandbox.boot import supervisor_argv
 from agentgym.sandbox.channels import Channel, InnerProcessChannel, memory_file
-from agentgym.sandbox.supervised import SupervisedSandbox, supervisor_argv
+from agentgym.sandbox.supervised import SupervisedSandbox
 
 INSIDE_UID = 65534
 ENTER_AND_RUN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'

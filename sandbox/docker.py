@@ -22,9 +22,10 @@ from typing import Any, ClassVar, TypeVar
 from agentgym.errors import InfrastructureError
 from agentgym.sandbox import cgroups, seccomp
 from agentgym.sandbox.base import SandboxLimits, SandboxUnavailableError
+from agentgym.sandbox.boot import supervisor_argv
 from agentgym.sandbox.channels import BoxLostError, Channel
 from agentgym.sandbox.owners import owned_name
-from agentgym.sandbox.supervised import SupervisedSandbox, supervisor_argv
+from agentgym.sandbox.supervised import SupervisedSandbox
 
 T = TypeVar("T")
 IMAGE = "localhost/agentgym/python-box:1"

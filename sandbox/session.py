@@ -12,8 +12,8 @@ from typing import Any
 
 from agentgym.errors import SandboxError
 from agentgym.sandbox.base import Process, Reply, Sandbox
+from agentgym.sandbox.boot import BOOT
 from agentgym.sandbox.inside.values import decode, encode
-from agentgym.sandbox.supervised import BOOT
 
 SHARED_IMPORT = "from agentgym.sandbox.inside.values import decode, encode\n"
 """Line of the program in the box for which the module itself is put in front."""

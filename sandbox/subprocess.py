@@ -18,10 +18,11 @@ from typing import ClassVar
 
 from agentgym.errors import InfrastructureError
 from agentgym.sandbox.base import SandboxLimits, SandboxUnavailableError
+from agentgym.sandbox.boot import supervisor_argv
 from agentgym.sandbox.channels import Channel, ProcessChannel, memory_file
 from agentgym.sandbox.inside.supervisor import wipe
 from agentgym.sandbox.owners import owned_name
-from agentgym.sandbox.supervised import SupervisedSandbox, supervisor_argv
+from agentgym.sandbox.supervised import SupervisedSandbox
 
 FOLDER_PREFIX = "agentgym-box-"
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import struct
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from typing_extensions import override
@@ -38,6 +36,7 @@ from agentgym.sandbox.base import (
     Sandbox,
     SandboxLimits,
 )
+from agentgym.sandbox.boot import supervisor_source
 from agentgym.sandbox.channels import BoxLostError, Channel
 
 START_TIMEOUT_S = 30.0
@@ -47,30 +46,7 @@ GRACE_S = 10.0
 PING_TIMEOUT_S = 5.0
 RESET_TIMEOUT_S = 3.0
 """Emptying the folders may take this long; after that replacing the box is quicker."""
-BOOT = """\
-import os
-def take(count):
-    data = b""
-    while len(data) < count:
-        chunk = os.read(0, count - len(data))
-        if not chunk: raise SystemExit(0)
-        data += chunk
-    return data
-exec(compile(take(int.from_bytes(take(4), "big")), "supervisor", "exec"))
-"""
-"""Through standard input the source stays out of the box's process list."""
 BOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@functools.cache
-def supervisor_source() -> bytes:
-    """Return the program that runs first in every box."""
-    return resources.files("agentgym.sandbox.inside").joinpath("supervisor.py").read_bytes()
-
-
-def supervisor_argv(python: str) -> list[str]:
-    """Return the command that reads the supervisor from standard input and becomes it."""
-    return [python, "-I", "-S", "-c", BOOT]
 
 
 class SupervisedSandbox(Sandbox):

@@ -1,4 +1,4 @@
-"""Task suites: name -> `module:function` that returns a `Suite`, or a file of rows here."""
+"""Task suites: name -> `module:function` that returns a `Suite`, or a file of rows in here."""
 
 if __name__ != "agentgym.tasks":
     raise ImportError("import agentgym.tasks, not tasks: else each class exists twice")

@@ -84,7 +84,7 @@ def prepare(preset: Preset, batch: Batch) -> Prepared:
         widths=clip_widths(preset, rows, terms),
         logprobs=rows.logprobs,
         regularizer_coefficients=_regularizer_coefficients(
-            preset, coefficients, filtered.mask, advantages, rows, table
+            preset, coefficients, filtered.mask, advantages, rows=rows, table=table
         ),
         value_targets=_value_targets(preset.critic, critic, filtered.mask, rows),
         turn_advantages=turn_advantages,
@@ -147,6 +147,7 @@ def _regularizer_coefficients(
     coefficients: Tensor,
     mask: Tensor,
     advantages: Tensor,
+    *,
     rows: RowTable,
     table: TurnTable,
 ) -> tuple[Tensor, ...]:

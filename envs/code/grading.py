@@ -18,10 +18,10 @@ from typing import Any
 
 from agentgym.envs.code.leases import leased
 from agentgym.sandbox.base import MIB, Process, SandboxLimits
+from agentgym.sandbox.boot import BOOT
 from agentgym.sandbox.inside.values import decode
 from agentgym.sandbox.pool import Lease
 from agentgym.sandbox.session import SHARED_IMPORT, CallResult, joined_sources
-from agentgym.sandbox.supervised import BOOT
 
 LIMITS = SandboxLimits(
     memory_bytes=256 * MIB, disk_bytes=16 * MIB, max_processes=32, timeout_s=10.0

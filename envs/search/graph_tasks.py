@@ -156,7 +156,7 @@ def generate_task(
         drawn = _draw(rng, world, spec, form, split)
         if drawn is not None:
             break
-    return _task(rng, world, level, split, number, drawn)
+    return _task(rng, world, drawn, level=level, split=split, number=number)
 
 
 def draw_task(
@@ -169,10 +169,11 @@ def draw_task(
 def _task(
     rng: random.Random,
     world: World,
+    drawn: tuple[Program, Proof],
+    *,
     level: int,
     split: str,
     number: int,
-    drawn: tuple[Program, Proof],
 ) -> Task:
     program, proof = drawn
     tags = (f"level-{level}", f"steps-{len(program.steps)}", str(program.form))
