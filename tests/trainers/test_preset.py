@@ -194,6 +194,50 @@ def test_needs_are_the_union_over_parts():
         Need.CLIP_WIDTHS,
     }
     assert load_preset("grpo", {"anchor": "behavior"}).needs == {Need.GROUP}
+    assert load_preset("igpo").needs == {Need.PROXIMAL, Need.GROUP, Need.BELIEF, Need.REFERENCE}
+    assert load_preset("ppo").needs == {Need.PROXIMAL, Need.VALUES}
+    hooked = {Need.PROXIMAL, Need.VALUES, Need.CLIP_WIDTHS}
+    assert load_preset("st_ppo").needs == hooked | {Need.GRADIENT_NORM}
+    assert load_preset("st_ppo", {"hooks.0.measure": "absolute"}).needs == hooked
+
+
+@pytest.mark.parametrize(
+    ("anchor", "need"),
+    [
+        ("reference", {Need.REFERENCE}),
+        ("proximal", {Need.PROXIMAL}),
+        ("teacher", {Need.TEACHER}),
+        ("behavior", set()),
+    ],
+)
+def test_kl_needs_the_policy_it_names_and_the_sampler_is_always_there(anchor, need):
+    part = {"part": "kl", "anchor": anchor, "estimator": "k2", "log_bound": 20, "coefficient": 1}
+    preset = load_preset("grpo", {"anchor": "behavior", "regularizers": [part]})
+    assert preset.needs == {Need.GROUP} | need
+
+
+def test_proximal_pass_is_skipped_only_where_nothing_else_reads_it():
+    assert load_preset("grpo").can_skip_proximal
+    assert load_preset("ppo").can_skip_proximal
+    assert not load_preset("grpo", {"anchor": "behavior"}).can_skip_proximal
+    band = {"part": "truncated", "level": "turn", "cap": 2}
+    assert not load_preset("grpo", {"correction": band}).can_skip_proximal
+    sieve = {"part": "mismatch", "low": 0.9, "high": 1.1, "veto": 0, "statistics": "include"}
+    assert not load_preset("grpo", {"filters": [sieve]}).can_skip_proximal
+
+
+def test_group_baselines_alone_need_a_group():
+    free = {"terms.0.ops.0.centre": "none"}
+    assert load_preset("dr_grpo", free, group_size=1).needs == {Need.PROXIMAL}
+    whole = {"terms.0.ops.0.keys": "[batch]"}
+    assert load_preset("dr_grpo", whole, group_size=1).needs == {Need.PROXIMAL}
+    assert problems("ppo", {"critic.reward": "outcomes"}) == [
+        "preset 'ppo': critic: unknown reward 'outcomes' (did you mean 'outcome'?)"
+    ]
+    both = {"terms": [{"name": "a", "reward": "outcome"}]}
+    assert problems("ppo", both) == [
+        "preset 'ppo': 'critic' stands instead of 'terms': give one of the two (got both)"
+    ]
 
 
 def test_preset_file_extends_a_shipped_one_or_a_neighbour(tmp_path):
