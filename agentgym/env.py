@@ -139,6 +139,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """Why `null_score` is above 0.2, from the number of possible answers; else empty."""
     expert_score: float = 0.95
     """Least mean outcome of the scripted expert, if there is one."""
+    answers_are_final: bool = True
+    """True if a gold answer given at once solves its task; False where only acting does."""
     answer_shown_reason: str = ""
     """Why a gold answer may be read before it is earned, such as a choice of two; else empty."""
     reward_weights: ClassVar[Mapping[str, float]] = {}

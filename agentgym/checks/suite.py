@@ -13,18 +13,21 @@ from agentgym.checks.report import Findings, Report, require
 from agentgym.checks.subject import has_expert
 from agentgym.records import Task
 from agentgym.records.codec import dumps, loads
-from agentgym.suites import HELD_OUT, TRAIN, GeneratedSplit, Suite, check_leaks, load_suite
+from agentgym.suites import HELD_OUT, GeneratedSplit, Suite, check_leaks, load_suite
 
 WRONG_ANSWERS = ("", "no such answer 7319", "-987654321/7")
 """Answers that no task has; one that a task does have is left out for it."""
 _MAX_REPEATED = 8
 """Tasks that are made twice, to see that they are the same."""
-_MAX_GRADED = 24
-"""Tasks of each split whose grading is tried."""
 
 
 def check_suite(
-    suite: str | Suite, *, tasks_each: int = 100, seed: int = 0, raise_errors: bool = False
+    suite: str | Suite,
+    *,
+    tasks_each: int = 100,
+    graded_each: int = 24,
+    seed: int = 0,
+    raise_errors: bool = False,
 ) -> Report:
     """Return what was found about a suite.
 
@@ -32,6 +35,7 @@ def check_suite(
         suite: Its name, or the suite.
         tasks_each: Tasks looked at of a generated split: the first ones and as many drawn. Of rows
             all are.
+        graded_each: Tasks of each split whose grading is tried.
         seed: Which tasks are drawn.
         raise_errors: Raise instead of returning a report with failures.
 
@@ -51,7 +55,7 @@ def check_suite(
     with findings.check("source"):
         _check_source(found)
     for split, tasks in splits.items():
-        _check_grading(found, split, tasks[:_MAX_GRADED], findings)
+        _check_grading(found, split, tasks[:graded_each], findings)
     report = findings.report(found.name)
     return report.raise_if_failed() if raise_errors else report
 
@@ -82,8 +86,9 @@ def _check_tasks(suite: Suite, tasks: tuple[Task, ...]) -> None:
 
 
 def _check_splits(suite: Suite, splits: dict[str, tuple[Task, ...]]) -> None:
-    for split in (TRAIN, HELD_OUT):
-        require(split in splits, f"a suite has the split {split!r} (got {sorted(suite.splits)!r})")
+    # A suite without `train` is for evaluation only.
+    known = sorted(suite.splits)
+    require(HELD_OUT in known, f"a suite has the split {HELD_OUT!r} (got {known!r})")
     names = list(splits)
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
@@ -99,27 +104,23 @@ def _check_source(suite: Suite) -> None:
 
 
 def _check_grading(suite: Suite, split: str, tasks: tuple[Task, ...], findings: Findings) -> None:
-    graded = [task for task in tasks if task.answers]
-    if graded:
-        with _grader(suite) as env:
-            # Where an answer is not one action, the expert shows what solves the task.
-            if not hasattr(env.unwrapped, "grade"):
-                findings.skip(f"answers of {split}", "the environment grades no answers")
-                graded = []
-            else:
-                with findings.check(f"answers of {split}"):
-                    for task in graded:
-                        _check_answers(env, task)
-    if len(graded) == len(tasks):
-        return
+    """Give each gold answer, and where a task is solved by acting, act as the expert."""
     with _grader(suite) as env:
-        if not has_expert(env.unwrapped):
-            findings.skip(f"solutions of {split}", "no gold answers and no expert to try")
-            return
-        with findings.check(f"solutions of {split}"):
-            for task in tasks:
-                outcome = episodes.play(env, episodes.expert, task=task, seed=0).outcome
-                require(outcome > 0, f"{task.id}: the expert's solution is not accepted")
+        inner = env.unwrapped
+        gives_answers = hasattr(inner, "grade") and getattr(inner, "answers_are_final", True)
+        answered = [task for task in tasks if task.answers and gives_answers]
+        acted = [task for task in tasks if task not in answered]
+        if answered:
+            with findings.check(f"answers of {split}"):
+                for task in answered:
+                    _check_answers(env, task)
+        if acted and not has_expert(inner):
+            findings.skip(f"solutions of {split}", "no final answers, and no expert to act")
+        elif acted:
+            with findings.check(f"solutions of {split}"):
+                for task in acted:
+                    outcome = episodes.play(env, episodes.expert, task=task, seed=0).outcome
+                    require(outcome > 0, f"{task.id}: the expert's solution is not accepted")
 
 
 def _check_answers(env: Any, task: Task) -> None:

@@ -21,8 +21,9 @@ from agentgym.env import TextEnv
 from agentgym.errors import InfrastructureError, MissingExtraError, SandboxError
 
 ENVS = registry.list_envs()
-EPISODES_EACH = 24
-SLOW = {"code": 6, "web": 4}
+EPISODES_EACH = 12
+"""Half of what `agentgym envs check` plays: every commit runs this over every environment."""
+SLOW = {"code": 3, "web": 3}
 """Family -> episodes of each player, where one starts programs or a browser."""
 ABSENT = (MissingExtraError, InfrastructureError, SandboxError)
 

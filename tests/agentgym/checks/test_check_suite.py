@@ -13,6 +13,7 @@ from agentgym.env import Action, Reply, TextEnv
 from agentgym.records import Task
 from agentgym.suites import GeneratedSplit, Suite
 from agentgym.tool_env import ToolEnv
+from agentgym.tools import tool
 
 ENV = "test/echo-v0"
 
@@ -76,7 +77,11 @@ def test_sound_suite_passes() -> None:
             "splits",
             "1 held-out tasks are training tasks too",
         ),
-        (replace(GOOD, splits={"train": GOOD.splits["train"]}), "splits", "the split 'held_out'"),
+        (
+            replace(GOOD, splits={"train": GOOD.splits["train"]}),
+            "splits",
+            "a suite has the split 'held_out' (got ['train'])",
+        ),
         (replace(GOOD, splits={**GOOD.splits, "held_out": ()}), "tasks of held_out", "is empty"),
         (
             replace(GOOD, splits={**GOOD.splits, "train": (replace(task(1), env_id="a/b-v0"),)}),
@@ -121,6 +126,39 @@ def test_planted_fault_is_named(suite: Suite, name: str, says: str) -> None:
     assert says in failed[name], str(report)
     with pytest.raises(ContractError, match="test/echo"):
         report.raise_if_failed()
+
+
+def test_suite_for_evaluation_only_passes() -> None:
+    report = check_suite(replace(GOOD, splits={"held_out": GOOD.splits["held_out"]}))
+    assert report.is_ok, str(report)
+
+
+def test_tasks_that_are_solved_by_acting_are_tried_with_the_expert() -> None:
+    class Door(ToolEnv):
+        answers_are_final = False
+
+        def start(self, task: Task, rng: random.Random) -> str:
+            self.is_open = False
+            return "Open the door."
+
+        @tool
+        def open(self) -> str:
+            """Open it."""
+            self.is_open = True
+            return "open"
+
+        def grade(self, answer: str) -> float:
+            return float(self.is_open)
+
+        def expert(self) -> str:
+            return "<answer>done</answer>" if self.is_open else "<open></open>"
+
+    registry.unregister_env(ENV)
+    registry.register_env(ENV)(Door)
+    report = check_suite(GOOD, tasks_each=20)
+    assert report.is_ok, str(report)
+    names = [f.name for f in report.findings]
+    assert names[-2:] == ["solutions of train", "solutions of held_out"]
 
 
 def test_tasks_without_answers_are_tried_with_the_expert() -> None:
