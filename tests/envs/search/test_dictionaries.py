@@ -17,7 +17,7 @@ from agentgym import registry
 from agentgym.envs.search.corpus import ENV_ID, Files, read_tasks
 from agentgym.envs.search.dictd import DictdCorpus
 
-pytestmark = [pytest.mark.service, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 PACKAGES = ("dict-gcide", "dict-wn")
 NAMES = ("gcide", "wn")
