@@ -75,6 +75,7 @@ class CorpusEnv(SearchEnv):
         super().__init__(
             results=results,
             snippets=True,
+            cites=True,
             backend=check_backend(backend),
             render_mode=render_mode,
             tools=tools,

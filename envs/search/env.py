@@ -27,6 +27,7 @@ NO_RESULTS = "No results."
 SEARCH_FAILED = (
     "Search failed: the index could not be read. This is not the same as no results; try again."
 )
+_CITE = "After the answer cite the documents that say it by number, such as [3]."
 _MOST_FAILURES = 1
 """Failed searches that an agent may make up for by trying again; the next one ends the episode."""
 
@@ -65,12 +66,12 @@ class SearchEnv(ToolEnv):
     Args:
         results: Results of a search that does not say how many.
         snippets: Whether results show the beginning of the text beside the title.
+        cites: Whether the agent is asked to cite documents, and the expert does.
         backend: Back end of the retriever; `none` takes search and documents away.
     """
 
     system_prompt = (
-        "Answer the question from the documents. Answer with the name, place, number or words "
-        "alone; cite documents by their number in brackets, such as [3].\n{tools}"
+        "Answer the question from the documents, with the name, number or words alone.\n{tools}"
     )
     null_score = 0.01
 
@@ -79,10 +80,14 @@ class SearchEnv(ToolEnv):
         *,
         results: int,
         snippets: bool,
+        cites: bool,
         backend: str,
         render_mode: str | None = None,
         tools: Sequence[str] | None = None,
     ) -> None:
+        self._cites = cites
+        if cites:
+            self.system_prompt = self.system_prompt.replace("\n{tools}", f" {_CITE}\n{{tools}}")
         super().__init__(render_mode=render_mode, tools=tools)
         if not 1 <= results <= MOST_RESULTS:
             raise EnvError(f"'results' must be from 1 to {MOST_RESULTS} (got {results!r})")
@@ -168,7 +173,7 @@ class SearchEnv(ToolEnv):
         assert self.task is not None
         clue = next((clue for clue in self._clues if clue.position not in self._opened), None)
         if clue is None or self._backend == NONE:
-            cited = " ".join(f"[{clue.position}]" for clue in self._clues)
+            cited = " ".join(f"[{clue.position}]" for clue in self._clues if self._cites)
             return self.protocol.format_answer(f"{self.task.answers[0]} {cited}".strip())
         if clue.position in self._shown:
             return self.protocol.format_call("open", {"doc": clue.position})

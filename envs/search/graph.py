@@ -14,6 +14,7 @@ from agentgym.envs.search.graph_tasks import (
     MOST_STEPS,
     SHARED_SEED,
     UNKNOWN_SHARE,
+    Level,
     check_levels,
     draw_task,
     world_of,
@@ -30,6 +31,11 @@ from agentgym.records import Json, Task
 IN_MEMORY = 200
 """Worlds of at most so many documents are indexed anew for each episode, in memory."""
 EASY_LEVELS = (1, 2)
+_TOLD_EASY = "Answer the question from the documents.\n{tools}"
+_TOLD = (
+    "Answer the question from the documents, with the name or year alone, or with "
+    f"'{UNKNOWN}' if they do not say it.\n{{tools}}"
+)
 _YEARS = (1700, 180)
 """First year of a world, and how many there are."""
 
@@ -43,15 +49,11 @@ class GraphEnv(SearchEnv):
         backend: Retriever of the large worlds: `tantivy`, `bm25s`, `fts5`; or `none`. Small worlds
             are searched by FTS5 in memory.
         results: Results of a search that does not say how many; by default 1 on levels 1 and 2,
-            whose results show titles alone, and 5 above, where they show the text's beginning too.
+            whose results show titles alone, and 5 above, where they show the text's beginning too,
+            and where the agent is asked to cite.
         tools: Names of the tools on offer; None for all.
     """
 
-    system_prompt = (
-        "Answer the question from the documents. Answer with the name or year alone, or with "
-        f"'{UNKNOWN}' if the documents do not say it; cite documents by number, such as [3].\n"
-        "{tools}"
-    )
     # One search and one reading for each of at most five documents and three compared, the answer,
     # and as much again for detours.
     limits = Limits(max_turns=4 * MOST_STEPS + 12)
@@ -68,9 +70,11 @@ class GraphEnv(SearchEnv):
     ) -> None:
         self._levels = check_levels(levels)
         is_easy = set(self._levels) <= set(EASY_LEVELS)
+        self.system_prompt = _TOLD_EASY if is_easy else _TOLD
         super().__init__(
             results=results if results is not None else (1 if is_easy else 5),
             snippets=not is_easy,
+            cites=not is_easy,
             backend=check_backend(backend),
             render_mode=render_mode,
             tools=tools,
@@ -78,9 +82,7 @@ class GraphEnv(SearchEnv):
         self._documents = documents
         self._library: Library | None = None
         specs = [LEVEL_TABLE[level] for level in self._levels]
-        self.null_score = round(
-            sum(UNKNOWN_SHARE if spec.shares[2] else 0.01 for spec in specs) / len(specs), 3
-        )
+        self.null_score = round(sum(map(_null_score, specs)) / len(specs), 3)
         for spec in specs:
             if spec.is_shared or documents is not None:
                 # Built here: a reset has a time limit, and a million documents take minutes.
@@ -125,6 +127,13 @@ class GraphEnv(SearchEnv):
         # Kept while the environment lives, so that the next episode finds it open.
         self._library = open_library(corpus, backend=self._backend)
         return Source(documents=self._library.documents, retriever=self._library.retriever)
+
+
+def _null_score(spec: Level) -> float:
+    """What always answering `unknown`, or with some title of a small world, reaches."""
+    if spec.shares[2]:
+        return UNKNOWN_SHARE
+    return 0.01 if spec.is_shared else 1 / spec.documents
 
 
 @functools.lru_cache(maxsize=64)

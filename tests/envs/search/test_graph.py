@@ -40,7 +40,8 @@ def test_expert_solves_200_held_out_tasks(level: int) -> None:
         task = generate_task(index, split="held_out", levels=[level], documents=documents)
         info = _play(env, task)
         assert info["outcome"] == 1.0, task.id
-        assert info["rewards"] == {"exact_match": 1.0, "f1": 1.0, "citation": 1.0, "opened": 1.0}
+        cited = float(level > 2)  # on the easy levels nobody is asked to
+        assert info["rewards"] == {"exact_match": 1.0, "f1": 1.0, "citation": cited, "opened": 1.0}
 
 
 def test_transcript_of_an_easy_episode_is_short() -> None:
@@ -57,6 +58,17 @@ def test_transcript_of_an_easy_episode_is_short() -> None:
     assert info["outcome"] == 1.0
     assert max(map(len, seen)) < 120
     assert not any(task.answers[0] in text for text in seen[:4])
+
+
+def test_agent_is_asked_to_cite_on_the_hard_levels_alone() -> None:
+    easy = registry.make(ENV_ID, levels=[1, 2]).system_prompt
+    hard = registry.make(ENV_ID, levels=[3], documents=500).system_prompt
+    assert "[3]" not in easy
+    assert "unknown" not in easy
+    assert "such as [3]" in hard
+    assert "or with 'unknown' if they do not say it" in hard
+    assert "<answer>" in easy
+    assert "<answer>" in hard
 
 
 def test_snippets_and_five_results_on_the_hard_levels() -> None:
