@@ -172,6 +172,7 @@ def test_missing_converter_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_conversion_happens_once_and_leaves_no_draft(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    pytest.importorskip("gguf")
     weights = tmp_path / "Model-Q4.gguf"
     weights.write_bytes(b"GGUF1234")
     calls: list[Path] = []
