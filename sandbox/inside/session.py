@@ -79,6 +79,9 @@ class Session:
                     stream.flush()
                 except (OSError, ValueError, AttributeError):
                     continue
+            if hasattr(sys, "set_int_max_str_digits"):
+                # A number of any length is written; whether it can be read is the host's to say.
+                sys.set_int_max_str_digits(0)
             text = request["marker"] + "<" + as_json(answer) + request["marker"] + ">"
             view = memoryview(text.encode("ascii"))
             while view:
