@@ -250,18 +250,20 @@ class Batcher:
         logits = self._runner.decode(self._store, [row.next_id for row in rows], columns)
         jobs = [_job(row) for row in rows]
         draws = draw(logits, [job.sampling for job in jobs], [job.rng.random() for job in jobs])
-        finished: list[Row] = []
+        finished: list[tuple[Row, Job, FinishReason]] = []
         for row, job, token, logprob in zip(rows, jobs, draws.ids, draws.logprobs, strict=True):
             row.ids.append(row.next_id)
             row.next_id = token
             job.add(token, logprob, version)
             reason = self._finish_reason(job)
             if reason is not None:
-                job.on_done(job.outcome(reason))
-                finished.append(row)
+                finished.append((row, job, reason))
         for job in self._waiting:
             job.waited += 1
-        self._retire(finished)
+        self._retire([row for row, _, _ in finished])
+        # Told last: whoever hears of an answer finds its row at rest.
+        for _, job, reason in finished:
+            job.on_done(job.outcome(reason))
 
     def _finish_reason(self, job: Job) -> FinishReason | None:
         if job.ids[-1] in self._end_ids:

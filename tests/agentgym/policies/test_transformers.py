@@ -399,7 +399,7 @@ async def test_cancelled_call_frees_its_row_and_leaves_others(
     answer = await policy.generate(request("z", range(50, 60)))
     expected = plain_logprobs(model, range(50, 60), ids_of(answer))
     assert logprobs_of(answer) == pytest.approx(expected, abs=1e-4)
-    assert policy._batcher.jobs == ()
+    assert await asyncio.wrap_future(policy._worker.call(lambda: policy._batcher.jobs)) == ()
     await policy.aclose()
 
 
