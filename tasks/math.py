@@ -27,8 +27,14 @@ def arithmetic(*, levels: Sequence[int] = (1, 2, 3)) -> Suite:
 REASONING_MIX = (
     *("basic_arithmetic", "chain_sum", "gsm_symbolic", "leg_counting", "number_sequence"),
     *("simple_equations", "fraction_simplification", "base_conversion", "calendar_arithmetic"),
-    *("time_intervals", "letter_counting", "word_sorting", "spell_backward", "caesar_cipher"),
-    *("family_relationships", "knights_knaves", "syllogism", "countdown"),
+    *(
+        "string_manipulation",
+        "word_sequence_reversal",
+        "word_sorting",
+        "spell_backward",
+        "caesar_cipher",
+    ),
+    *("family_relationships", "knights_knaves", "number_filtering", "countdown"),
 )
 """Data sets of `math/reasoning-mix`: arithmetic, algebra, letters and logic, all made quickly."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from agentgym.envs.math import puzzles
@@ -46,7 +47,7 @@ class ReasoningEnv(WordProblemEnv):
         self.datasets = (dataset,) if isinstance(dataset, str) else tuple(dataset)
         self.settings = dict(settings or {})
         puzzles.check_datasets(self.datasets, self.settings)
-        self.null_score = max(NULL_SCORES.get(name, LEAST) for name in self.datasets)
+        self.null_score = fmean(NULL_SCORES.get(name, LEAST) for name in self.datasets)
         self.null_score_reason = (
             "few answers are possible, or the library gives partial credit for any"
             if self.null_score > UNDECLARED
