@@ -37,7 +37,7 @@ class UnitTestsEnv(ToolEnv):
     """
 
     system_prompt = "Write the Python function. Test it if you like, then answer.\n{tools}"
-    null_score: float = 0.01
+    null_score: float = 0.15
     reward_weights: ClassVar[Mapping[str, float]] = {"public_passed": 0.0}
     limits = Limits(max_turns=MAX_TURNS, max_observation_chars=2048, step_timeout_s=120.0)
 

@@ -84,8 +84,8 @@ def test_readme_commands_run(tmp_path: Path) -> None:
             call = [word for word in call if not word.startswith("steps=")] + settings
         else:
             call = [word if word != "8" else "2" for word in call] + [
-                "tasks=4",
-                "max_new_tokens=12",
+                "eval.tasks=4",
+                "eval.max_new_tokens=12",
             ]
         done = run(call, tmp_path)
         assert done.returncode == 0, (words, done.stdout[-1500:], done.stderr[-1500:])

@@ -65,6 +65,7 @@ def test_trained_policy_is_evaluated_from_its_run_folder(
     assert (here / "run" / "evaluations" / "math-arithmetic-1.json").is_file()
 
 
+@pytest.mark.soak
 def test_interrupted_run_saves_and_prints_how_to_go_on(here: Path) -> None:
     command = [sys.executable, "-m", "agentgym.cli.main", "train", "math/arithmetic"]
     settings = [*SETTINGS, "run_dir=run", "steps=100000", "eval.at_start=false"]
