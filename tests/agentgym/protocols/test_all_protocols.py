@@ -143,7 +143,7 @@ def test_python_block_round_trips_any_code(code: str) -> None:
     assert [call.arguments for call in action.calls] == [{"code": code}]
 
 
-def test_every_protocol_has_its_name() -> None:
+def test_every_name_is_one_object_for_training_evaluation_and_cli_c12() -> None:
     assert sorted(PROTOCOLS) == [
         "openai_tools",
         "plain",
