@@ -47,7 +47,7 @@ def _rows(wordnet: Path) -> Iterator[dict[str, Any]]:
     """Yield questions for a word by its meaning."""
     for document in DictdCorpus((wordnet,)).documents():
         match = _ONE_SENSE.match(document.text)
-        if match is None or match["word"] != document.title:
+        if match is None or match["word"] != document.title or " 2: " in document.text:
             continue
         if document.title.casefold() in match["gloss"].casefold():
             continue
@@ -55,6 +55,7 @@ def _rows(wordnet: Path) -> Iterator[dict[str, Any]]:
             "id": document.title,
             "question": f"Which word means: {match['gloss'].strip()}?",
             "answer": document.title,
+            "answer_aliases": re.findall(r"\{([^{}]+)\}", document.text),
             "supporting_facts": [[document.title, 0]],
             "context": [[document.title, [document.text]]],
         }
