@@ -21,8 +21,12 @@ from agentgym.tools import Tool
 DEFAULT_MAX_TURNS = 16
 OVERSIZE_CHARS = 200_000
 """Far beyond what any policy writes in one turn."""
-_Z = 1.96
-"""Two-sided 95 %."""
+_TAIL = 0.025
+"""Each side of a 95 % interval."""
+_BISECTIONS = 40
+"""Halvings of [0, 1]: 10**-12."""
+_ROUNDING = 1e-9
+"""Sums of outcomes such as thirds are whole up to this."""
 
 Actor = Callable[[Any, str, random.Random], str]
 """(unwrapped environment, last observation, generator) -> the next action."""
@@ -222,18 +226,39 @@ def _random_value(
 # -- bounds ------------------------------------------------------------------------------------
 
 
-def wilson(mean: float, count: int) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of a mean of values in [0, 1].
+def binomial_tail(hits: int, count: int, rate: float) -> float:
+    """Return the probability of at least `hits` successes among `count` at `rate` each."""
+    return math.fsum(
+        math.comb(count, k) * rate**k * (1 - rate) ** (count - k) for k in range(hits, count + 1)
+    )
 
-    For values between 0 and 1 it is no narrower than needed: their variance is at most that of a
-    coin with the same mean.
+
+def exact_bounds(total: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval (Clopper and Pearson 1934) of the mean of `count` outcomes.
+
+    With few episodes it is wide where other intervals are not: one lucky hit in three is no proof.
+    Outcomes between 0 and 1 are rounded to whole successes, outwards.
+
+    Args:
+        total: Sum of the outcomes, each in [0, 1].
+        count: Number of outcomes.
     """
     if count == 0:
         return 0.0, 1.0
-    spread = _Z * math.sqrt(mean * (1 - mean) / count + _Z**2 / (4 * count**2))
-    centre = mean + _Z**2 / (2 * count)
-    scale = 1 + _Z**2 / count
-    return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)
+    least, most = math.floor(total + _ROUNDING), math.ceil(total - _ROUNDING)
+    low = _rate_at(lambda rate: binomial_tail(least, count, rate) - _TAIL) if least > 0 else 0.0
+    if most >= count:
+        return low, 1.0
+    return low, _rate_at(lambda rate: binomial_tail(most + 1, count, rate) - (1 - _TAIL))
+
+
+def _rate_at(rising: Callable[[float], float]) -> float:
+    """Return where a function that rises from below 0 to above 0 on [0, 1] is 0."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+    return (low + high) / 2
 
 
 def as_cut_off(action: str) -> Action:

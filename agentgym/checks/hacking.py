@@ -6,7 +6,6 @@ read before they are earned.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -52,7 +51,7 @@ class _Played:
     @property
     def bounds(self) -> tuple[float, float]:
         """95 % interval of the mean outcome."""
-        return episodes.wilson(min(max(self.outcome, 0.0), 1.0), len(self.episodes))
+        return episodes.exact_bounds(sum(e.outcome for e in self.episodes), len(self.episodes))
 
 
 def run(subject: Subject, findings: Findings, scores: dict[str, float]) -> None:
@@ -249,7 +248,7 @@ def _require_hidden(subject: Subject, played: Sequence[_Played]) -> None:
         if golds[other].isdisjoint(golds[key])
     ]
     rate = (sum(others) + 1) / (len(others) + 1) if others else 1.0
-    chance = _binomial_tail(len(own), len(folded), rate)
+    chance = episodes.binomial_tail(len(own), len(folded), rate)
     require(
         chance > _CHANCE,
         f"the gold answer can be read in {len(own)} of {len(folded)} tasks before it is earned, "
@@ -285,10 +284,3 @@ def _shows(text: str, answer: str) -> bool:
     if not answer:
         return False
     return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
-
-
-def _binomial_tail(hits: int, count: int, rate: float) -> float:
-    """Return the probability of at least `hits` among `count` at `rate` each."""
-    return math.fsum(
-        math.comb(count, k) * rate**k * (1 - rate) ** (count - k) for k in range(hits, count + 1)
-    )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentgym.checks.env import check_env
-from agentgym.checks.episodes import wilson
+from agentgym.checks.episodes import exact_bounds
 from agentgym.checks.report import ContractError, Findings, Verdict, require
 from agentgym.env import Action, Reply, TextEnv
 from agentgym.errors import MissingExtraError, RegistryError
@@ -233,8 +233,8 @@ def test_planted_fault_is_named(env: type[TextEnv], names: set[str]) -> None:
 def test_findings_say_what_was_seen() -> None:
     report = check_env(Generous)
     finding = next(f for f in report.failures if f.name == "probe: format only")
-    # 24 of 24: the lower 95 % bound of Wilson is 24 / (24 + 1.96^2) = 0.862.
-    assert finding.message == "scores 1.000 (at least 0.862) without trying; 'null_score' is 0.0"
+    # 24 of 24: the lower 95 % bound is 0.025^(1/24) = 0.858.
+    assert finding.message == "scores 1.000 (at least 0.858) without trying; 'null_score' is 0.0"
 
 
 def test_errors_can_be_raised_at_once() -> None:
@@ -308,16 +308,24 @@ def test_findings_turn_exceptions_into_verdicts() -> None:
     assert [f.is_ok for f in report.findings] == [True, False, False, True]
 
 
-# By hand with z = 1.96, z^2 = 3.8416. 0 of 24: upper = z^2 / (n + z^2) = 3.8416 / 27.8416.
-# 6 of 24: centre (0.25 + 3.8416/48) / 1.160067 = 0.284495; half width
-# 1.96 sqrt(0.25*0.75/24 + 3.8416/2304) / 1.160067 = 1.96 * 0.0973646 / 1.160067 = 0.164503.
+# By hand. 0 of 24: (1 - p)^24 = 0.025, p = 1 - 0.025^(1/24) = 1 - exp(-3.688879 / 24) = 0.142474.
+# 24 of 24: p^24 = 0.025, p = 0.857526. 1 of 3: low 1 - 0.975^(1/3) = 0.008404; high from
+# P(0 or 1 of 3) = (1-p)^3 + 3p(1-p)^2 = 0.025 at p = 0.905701:
+# 0.094299^3 + 3 * 0.905701 * 0.094299^2 = 0.000839 + 0.024161 = 0.025.
 @pytest.mark.parametrize(
-    ("mean", "low", "high"),
-    [(0.0, 0.0, 0.137980), (0.25, 0.119992, 0.448998), (1.0, 0.862020, 1.0)],
+    ("total", "count", "low", "high"),
+    [
+        (0.0, 24, 0.0, 0.142474),
+        (24.0, 24, 0.857526, 1.0),
+        (1.0, 3, 0.008404, 0.905701),
+        (0.0, 0, 0.0, 1.0),
+    ],
 )
-def test_wilson_bounds(mean: float, low: float, high: float) -> None:
-    assert wilson(mean, 24) == pytest.approx((low, high), abs=1e-5)
+def test_exact_bounds(total: float, count: int, low: float, high: float) -> None:
+    assert exact_bounds(total, count) == pytest.approx((low, high), abs=1e-5)
 
 
-def test_wilson_of_nothing_says_nothing() -> None:
-    assert wilson(0.5, 0) == (0.0, 1.0)
+def test_exact_bounds_round_partial_outcomes_outwards() -> None:
+    low, high = exact_bounds(1.5, 4)
+    assert (low, high) == (exact_bounds(1.0, 4)[0], exact_bounds(2.0, 4)[1])
+    assert exact_bounds(sum([1 / 3] * 3), 4) == exact_bounds(1.0, 4)
