@@ -122,7 +122,8 @@ class TransformersPolicy:
                 answer.set_result(outcome)
 
         def on_done(outcome: Outcome | Exception) -> None:
-            loop.call_soon_threadsafe(deliver, outcome)
+            if not loop.is_closed():  # else nobody is left to hear of it
+                loop.call_soon_threadsafe(deliver, outcome)
 
         seed = request.sampling.seed
         job = Job(

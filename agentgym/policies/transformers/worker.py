@@ -62,8 +62,12 @@ class Worker:
                 return
             try:
                 future.set_result(function())
-            except (PolicyError, RuntimeError, ValueError, TypeError, KeyError) as error:
+            except (PolicyError, RuntimeError, ValueError) as error:
                 future.set_exception(error)
+            except BaseException as error:
+                # A fault of ours ends the thread, but nobody may wait for it for ever.
+                future.set_exception(error)
+                raise
 
         self.post(act)
         return future
