@@ -179,26 +179,29 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await loop.run_in_executor(_threads, functools.partial(function, *arguments))
 
 
+_NO_PACKAGE = "containers need the package 'docker': pip install 'agentgym-rl-kit[docker]'"
+_NO_ENGINE = (
+    "no container engine is running: apt-get install docker.io (then start `dockerd`), "
+    "or apt-get install podman (then start `podman system service`); set DOCKER_HOST if "
+    "its socket is in an unusual place"
+)
+
+
 def connect(engine: str | None = None) -> Any:
     """Return a client of the engine.
 
     Raises:
         SandboxUnavailableError: If the package is missing or no engine answers.
     """
+    address = engine or default_engine()
     try:
         import docker
         from docker.errors import DockerException
     except ImportError as error:
-        raise SandboxUnavailableError(
-            "containers need the package 'docker': pip install 'agentgym-rl-kit[docker]'"
-        ) from error
-    address = engine or default_engine()
+        absent = [_NO_PACKAGE] if address is not None else [_NO_PACKAGE, _NO_ENGINE]
+        raise SandboxUnavailableError("; ".join(absent)) from error
     if address is None:
-        raise SandboxUnavailableError(
-            "no container engine is running: apt-get install docker.io (then start `dockerd`), "
-            "or apt-get install podman (then start `podman system service`); set DOCKER_HOST if "
-            "its socket is in an unusual place"
-        )
+        raise SandboxUnavailableError(_NO_ENGINE)
     try:
         client = docker.DockerClient(base_url=address, timeout=ENGINE_TIMEOUT_S)
         client.ping()

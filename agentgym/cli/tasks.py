@@ -26,23 +26,32 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every suite with its splits and where its tasks come from."""
-    from agentgym.suites import list_suites, load_suite
+    from agentgym.suites import list_suites
 
-    suites = [load_suite(name) for name in list_suites()]
-    rows = [
-        [
-            suite.name,
-            suite.env_id,
-            ", ".join(f"{split} ({suite.size(split) or 'no end'})" for split in suite.splits),
-            suite.source.licence if suite.source is not None else "generated",
-        ]
-        for suite in suites
-    ]
+    rows = [_row(name) for name in list_suites()]
     header = ["suite", "environment", "splits", "licence"]
     if as_json:
         print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
         print_table(header, rows)
+
+
+def _row(name: str) -> list[str]:
+    """Return what the list says of a suite; one whose packages are missing says which."""
+    from agentgym.errors import MissingExtraError
+    from agentgym.suites import load_suite
+
+    try:
+        suite = load_suite(name)
+        sizes = {split: suite.size(split) for split in suite.splits}
+    except MissingExtraError as error:
+        return [name, "", str(error), ""]
+    return [
+        suite.name,
+        suite.env_id,
+        ", ".join(f"{split} ({size or 'no end'})" for split, size in sizes.items()),
+        suite.source.licence if suite.source is not None else "generated",
+    ]
 
 
 @app.command()
