@@ -13,8 +13,10 @@ import math
 import os
 import resource
 import selectors
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -166,15 +168,21 @@ class ProcessPool:
 
 
 class _Process:
-    """One process and the pipes to it. Used by one thread at a time."""
+    """One process and the pipes to it. Used by one thread at a time.
+
+    It works in an empty folder of its own, which goes with it: libraries whose data are programs
+    (reasoning-gym's `codeio`) write files where they stand.
+    """
 
     def __init__(self, module: str) -> None:
+        self._folder = tempfile.mkdtemp(prefix="agentgym-")
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=_environment(),
+            cwd=self._folder,
             # Ctrl-C ends the run, which closes the pool; the processes do not print tracebacks.
             start_new_session=True,
         )
@@ -215,6 +223,7 @@ class _Process:
         self._close_pipes()
         self._process.kill()
         self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget(self) -> None:
         """Close this side of the pipes, in a child of the process that owns the other."""
@@ -271,7 +280,7 @@ def _environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
     found = {name: os.environ[name] for name in kept if name in os.environ}
     # Modules are found where this process finds them, and never in the working folder by chance.
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     return {**found, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 

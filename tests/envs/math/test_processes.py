@@ -29,6 +29,9 @@ def answer(request):
         return {"size": len(bytearray(8 * 1024**3))}
     if request["do"] == "flood":
         return {"text": "x" * 300_000}
+    if request["do"] == "litter":
+        open("litter.csv", "w").write("1,2")
+        return {"folder": os.getcwd()}
     env = os.environ
     return {"pid": os.getpid(), "seed": env["PYTHONHASHSEED"], "secret": env.get("SECRET")}
 
@@ -52,6 +55,18 @@ def test_ask_reuses_one_process_for_one_caller(pool: ProcessPool) -> None:
     assert len(pids) == 1
     assert pool.status.started == 1
     assert pool.status.killed == 0
+
+
+def test_process_works_in_a_folder_of_its_own_that_goes_with_it(
+    pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path(pool.ask({"do": "litter"}).reply["folder"])
+    assert folder != tmp_path
+    assert [file.name for file in folder.iterdir()] == ["litter.csv"]
+    assert not (tmp_path / "litter.csv").exists()
+    pool.close()
+    assert not folder.exists()
 
 
 def test_processes_have_one_hash_seed_and_no_secrets(pool: ProcessPool) -> None:
