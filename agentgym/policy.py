@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentgym.errors import PolicyError
 from agentgym.records import Completion, Sampling
@@ -89,6 +89,24 @@ class Policy(Protocol):
 
     async def aclose(self) -> None:
         """Free everything. May be called more than once."""
+        ...
+
+
+@runtime_checkable
+class TrainablePolicy(Policy, Protocol):
+    """A policy whose weights a learner replaces while episodes are live."""
+
+    async def update_weights(self, weights: Any, version: int) -> None:
+        """Sample with new weights from the next id on; nothing cached under older ones stays.
+
+        Args:
+            weights: A torch module to copy from, named tensors, or None where the learner's own
+                module, which the policy was made with, has changed.
+            version: Learner updates behind them.
+
+        Raises:
+            PolicyError: If the new weights cannot be taken, or are not what samples afterwards.
+        """
         ...
 
 
