@@ -1,7 +1,8 @@
 """How the raw data of presets is put together: `merge` for `extends`, `apply_override` for keys.
 
 Rules: mappings are merged, lists are replaced. A mapping that names another part is replaced
-whole, since the parameters of one part mean nothing to another.
+whole, since the parameters of one part mean nothing to another; so is `source`, since the identifier
+of one paper is wrong beside the authors of another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import yaml
 
 from agentgym.trainers.parts.registry import hint
+
+_WHOLE = frozenset({"source"})
 
 
 def merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +28,8 @@ def merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
             and "part" in value
             and value["part"] != old.get("part")
         )
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not other_part:
+        is_merged = key not in _WHOLE and not other_part
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and is_merged:
             result[key] = merge(old, value)
         else:
             result[key] = value

@@ -251,6 +251,16 @@ def test_preset_file_extends_a_shipped_one_or_a_neighbour(tmp_path):
     assert preset.notes == ()  # notes are about the file that has them
 
 
+def test_source_is_not_mixed_with_the_source_of_what_it_extends(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "extends: grpo\nname: mine\nsource: {authors: Someone, year: 2031}\n"
+    )
+    # grpo's arXiv id would be wrong beside these authors.
+    assert str(load_preset(str(tmp_path / "mine.yaml")).source) == "Someone 2031"
+    assert load_preset("reinforce").source.arxiv == ""
+    assert load_preset("trloo").source.arxiv == "2602.05885"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
