@@ -1,8 +1,8 @@
 """How the raw data of presets is put together: `merge` for `extends`, `apply_override` for keys.
 
 Rules: mappings are merged, lists are replaced. A mapping that names another part is replaced
-whole, since the parameters of one part mean nothing to another; so is `source`, since the identifier
-of one paper is wrong beside the authors of another.
+whole, since the parameters of one part mean nothing to another; so is `source`, since one paper's
+identifier is wrong beside the authors of another.
 """
 
 from __future__ import annotations

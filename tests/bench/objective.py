@@ -43,7 +43,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     folder = resolve_policy(options.policy) if options.policy != "tiny" else _tiny()
-    model = load_model(folder, device=device)
+    model: Any = load_model(folder, device=device)
     vocabulary = int(model.config.vocab_size)
     batch = random_batch(options.rows, options.tokens, options.turns, vocabulary)
     print(
