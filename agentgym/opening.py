@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from agentgym.blocking import run_coroutine
 from agentgym.config.preflight import policy_problems
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import ModelConfig, Precision
@@ -28,13 +29,16 @@ def open_policy(policy: str, *, history: History = History.VERBATIM) -> Policy:
     """Return a policy that acts.
 
     Args:
-        policy: `expert`, `human`, `smollm2`, a transformers folder, a run's folder, or
-            `openai:URL#MODEL`, whose key is taken from the variable `OPENAI_API_KEY`.
+        policy: `expert`, `human`, `smollm2`, a transformers folder, a run's folder,
+            `vllm:URL[,URL…][#FOLDER]`, or `openai:URL#MODEL`, whose key is taken from the variable
+            `OPENAI_API_KEY`.
         history: How earlier turns enter the next prompt.
 
     Raises:
         InvalidInputError: If it is unknown, or knows nothing before it is trained.
         MissingExtraError: If it needs torch, which is not installed.
+        InfrastructureError: If a vLLM server cannot be reached.
+        PolicyError: If a vLLM server does not fit, with the reason.
     """
     problems = list(acting_problems(policy))
     if problems:
@@ -45,6 +49,8 @@ def open_policy(policy: str, *, history: History = History.VERBATIM) -> Policy:
         return _person()
     if policy.startswith("openai:"):
         return _server(policy.removeprefix("openai:"))
+    if policy.startswith("vllm:"):
+        return run_coroutine(_vllm(policy, history))
     return _model(policy, history)
 
 
@@ -88,6 +94,14 @@ def _server(address: str) -> Policy:
 
     url, _, model = address.partition("#")
     return OpenAICompatiblePolicy(url, model=model, api_key=os.environ.get(API_KEY))
+
+
+async def _vllm(policy: str, history: History) -> Policy:
+    from agentgym.policies.vllm import connect
+
+    opened = await connect(policy, history=history)
+    await opened.aclose()  # of connections: the next ones belong to the loop that acts
+    return opened
 
 
 def _model(policy: str, history: History) -> Policy:

@@ -27,7 +27,7 @@ from agentgym.suites import LeakError, Suite, check_leaks, list_suites, load_sui
 
 _SERVERS = {
     "openai": "agentgym.policies.openai_compatible",
-    "vllm": "agentgym.policies.vllm_server",
+    "vllm": "agentgym.policies.vllm",
 }
 """Kind of a policy on a server -> the module that speaks to it."""
 TINY_SIZES = ("small", "base", "large")
@@ -202,8 +202,10 @@ def _server_problems(policy: str, family: str, address: str, *, trained: bool) -
         text = f"{policy!r} gives no token ids and cannot be trained; use tiny or a model folder"
     elif family == "openai" and not (is_address and mark and model):
         text = f"a server is written openai:http://HOST:PORT/v1#MODEL (got {policy!r})"
-    elif family == "vllm" and not is_address:
-        text = f"a server is written vllm:http://HOST:PORT (got {policy!r})"
+    elif family == "vllm" and not all(
+        part.startswith(("http://", "https://")) for part in url.split(",")
+    ):
+        text = f"a server is written vllm:http://HOST:PORT[,…][#MODEL-FOLDER] (got {policy!r})"
     if text:
         yield Problem(key="policy", text=text)
 

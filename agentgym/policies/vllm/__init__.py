@@ -1,0 +1,18 @@
+"""Policies on vLLM servers: ids in, ids and log-probabilities out. vLLM itself is not imported."""
+
+from agentgym.policies.vllm.connect import Address, connect, parse_address
+from agentgym.policies.vllm.policy import Partial, VllmOptions, VllmPolicy
+from agentgym.policies.vllm.server import Load, Retries, Server, ServerLostError
+
+__all__ = [
+    "Address",
+    "Load",
+    "Partial",
+    "Retries",
+    "Server",
+    "ServerLostError",
+    "VllmOptions",
+    "VllmPolicy",
+    "connect",
+    "parse_address",
+]
