@@ -19,10 +19,10 @@ from agentgym.renderer.folder import load_renderer
 from agentgym.runs.folder import read_config, write_atomic
 from agentgym.runs.progress import ProgressSink
 from agentgym.trainers.learner import Learner, UpdateOptions
-from agentgym.trainers.models.load import load_model
+from agentgym.trainers.models.load import load_learner
 from agentgym.trainers.setup import WARM_START, Inputs, check_inputs
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
-from agentgym.trainers.world import World
+from agentgym.trainers.world import join_world
 
 _PACE_STEPS = 10
 """Steps that are timed to know how many fit into the seconds, for the schedule's end."""
@@ -46,7 +46,10 @@ async def supervised_control(
     if not folder.is_dir():
         raise ConfigError(f"{run} had no warm start, so there is nothing to go on from")
     inputs = check_inputs(config)
-    model = load_model(folder, config.model, dtype=config.optim.dtype)
+    world = join_world(config.optim.device)
+    model, compute = load_learner(
+        folder, config.model, dtype=config.optim.dtype, device=world.device
+    )
     renderer = load_renderer(folder, history=config.rollout.history)
     learner = Learner(
         model,
@@ -54,8 +57,9 @@ async def supervised_control(
         optim=config.optim,
         total_updates=1,
         temperature=1.0,
-        world=World(),
+        world=world,
         options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+        compute=compute,
     )
     episodes = await demonstrate(
         inputs.stream,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agentgym.records import Trajectory
 from agentgym.trainers.batch import MicroBatch
-from agentgym.trainers.forward import body
+from agentgym.trainers.forward import body, computing_in
 from agentgym.trainers.parts.probes import final_prompt_ids
 
 
@@ -25,12 +25,17 @@ class ValueModel(nn.Module):
 
     Args:
         model: The policy, a transformers causal language model; it is copied.
+        compute: Number format of the matrix products; None for the weights' own.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, compute: torch.dtype | None = None) -> None:
         super().__init__()
+        self.compute = compute
         decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
         self.model = copy.deepcopy(decoder)
+        if compute is not None:
+            # Also where the policy's own are frozen in a narrow format: these are all trained.
+            self.model.to(torch.float32)
         self.model.requires_grad_(requires_grad=True)
         width = model.config.hidden_size
         parameter = next(self.model.parameters())
@@ -40,8 +45,9 @@ class ValueModel(nn.Module):
 
     def forward(self, micro: MicroBatch) -> Tensor:
         """Return [row, time] the value of the context before each token; 0 for a first token."""
-        hidden = micro.to_rows(body(self, micro))
-        values = self.head(hidden)[..., 0]
+        with computing_in(self.compute, micro.ids.device):
+            hidden = micro.to_rows(body(self, micro))
+            values = self.head(hidden)[..., 0]
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         return torch.cat([torch.zeros_like(values[:, :1]), values[:, :-1]], dim=1)
 

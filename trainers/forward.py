@@ -6,6 +6,7 @@ that are computed again in the backward pass. Rows come padded or packed, with e
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +83,18 @@ def token_outputs(
 
 
 class TokenScorer(nn.Module):
-    """A causal model whose forward is `token_outputs`, so that sharding sees one module's call."""
+    """A causal model whose forward is `token_outputs`, so that sharding sees one module's call.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: The model.
+        compute: Number format of the matrix products, such as bfloat16, where the weights are kept
+            in a wider one; None computes in the weights' own.
+    """
+
+    def __init__(self, model: nn.Module, *, compute: torch.dtype | None = None) -> None:
         super().__init__()
         self.model = model
+        self.compute = compute
 
     def forward(
         self,
@@ -97,15 +105,25 @@ class TokenScorer(nn.Module):
         attention: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the fields of `TokenOutputs` as a tuple, which sharding can hook into."""
-        outputs = token_outputs(
-            self.model,
-            micro,
-            mask,
-            temperature=temperature,
-            with_entropy=with_entropy,
-            attention=attention,
-        )
+        with computing_in(self.compute, micro.ids.device):
+            outputs = token_outputs(
+                self.model,
+                micro,
+                mask,
+                temperature=temperature,
+                with_entropy=with_entropy,
+                attention=attention,
+            )
         return outputs.logprobs, outputs.entropy, outputs.hidden
+
+
+def computing_in(
+    number: torch.dtype | None, device: torch.device
+) -> AbstractContextManager[object]:
+    """Return a context in which matrix products are computed in a number format; None: nothing."""
+    if number is None:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=number)
 
 
 def body(model: Any, micro: MicroBatch, attention: Tensor | None = None) -> Tensor:

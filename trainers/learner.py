@@ -62,6 +62,8 @@ class Learner:
         temperature: Sampling temperature of the episodes that are trained on.
         world: This process's place.
         options: How batches are cut.
+        compute: Number format of the matrix products where the weights are wider; None for the
+            weights' own.
     """
 
     def __init__(
@@ -74,14 +76,17 @@ class Learner:
         temperature: float,
         world: World | None = None,
         options: UpdateOptions | None = None,
+        compute: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.preset = preset
         self.optim = optim
         self.world = world if world is not None else World()
         # Copied before the policy is sharded: a copy of a shard is no model.
-        self.critic = ValueModel(model) if Need.VALUES in preset.needs else None
-        self.scorer = TokenScorer(model)
+        self.critic: ValueModel | None = None
+        if Need.VALUES in preset.needs:
+            self.critic = ValueModel(model, compute=compute)
+        self.scorer = TokenScorer(model, compute=compute)
         shard(self.scorer, transformer_blocks(model), self.world)
         if self.critic is not None:
             shard(self.critic, transformer_blocks(self.critic), self.world)
@@ -100,7 +105,9 @@ class Learner:
             reference: A frozen copy of them, where the preset has such a regularizer.
         """
         if reference is not None:
-            self.reference = TokenScorer(reference.requires_grad_(requires_grad=False))
+            self.reference = TokenScorer(
+                reference.requires_grad_(requires_grad=False), compute=self.scorer.compute
+            )
         if self.critic is not None:
             decoder: Any = self.model
             decoder = decoder.get_decoder() if hasattr(decoder, "get_decoder") else decoder.model

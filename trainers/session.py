@@ -44,6 +44,8 @@ class Session:
     """Model folder that the run began from; its tokenizer goes into every saved policy."""
     policy: TransformersPolicy
     """Samples with the learner's weights."""
+    has_copy: bool = False
+    """Whether those are a copy, which every update must be sent to."""
     engine: Engine
     """Runs the episodes."""
     stream: TaskStream

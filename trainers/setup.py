@@ -19,6 +19,7 @@ from agentgym.engine import Engine
 from agentgym.errors import ConfigError
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.policies.transformers import TransformersPolicy
+from agentgym.policies.transformers.weights import load_tensors
 from agentgym.records import Task, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
@@ -28,7 +29,7 @@ from agentgym.suites import check_leaks
 from agentgym.trainers import checkpoint
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.learner import Learner, UpdateOptions
-from agentgym.trainers.models.load import load_model, resolve_policy
+from agentgym.trainers.models.load import load_learner, load_model, resolve_policy
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.parts.registry import Need
@@ -146,7 +147,7 @@ async def open_session(
         make_deterministic()
     base = await _base_folder(inputs, folder, world)
     renderer = load_renderer(base, history=config.rollout.history)
-    learner = _learner(inputs, _load(config, base, world), world)
+    learner = _learner(inputs, base, world)
     latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, progress)
@@ -166,6 +167,7 @@ async def open_session(
         renderer=renderer,
         base=base,
         policy=policy,
+        has_copy=samples_from_copy(config, learner),
         engine=_engine(config, policy),
         stream=inputs.stream,
         eval_tasks=inputs.eval_tasks,
@@ -175,8 +177,9 @@ async def open_session(
     )
 
 
-def _learner(inputs: Inputs, model: nn.Module, world: World) -> Learner:
+def _learner(inputs: Inputs, base: Path, world: World) -> Learner:
     config = inputs.config
+    model, compute = load_learner(base, config.model, dtype=config.optim.dtype, device=world.device)
     return Learner(
         model,
         preset=inputs.preset,
@@ -185,16 +188,31 @@ def _learner(inputs: Inputs, model: nn.Module, world: World) -> Learner:
         temperature=config.rollout.temperature,
         world=world,
         options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+        compute=compute,
     )
+
+
+def samples_from_copy(config: RunConfig, learner: Learner) -> bool:
+    """Return whether the policy samples with weights of its own instead of the learner's.
+
+    It must where the learner's are in pieces, on several ranks, or wider than what is computed.
+    """
+    is_wider = learner.scorer.compute is not None and not config.model.lora_rank
+    return learner.world.size > 1 or is_wider
 
 
 def _policy(
     config: RunConfig, learner: Learner, renderer: Renderer, base: Path, state: LoopState
 ) -> TransformersPolicy:
-    # With several ranks the learner's weights are in pieces, so rank 0 samples with a whole copy.
-    world = learner.world
+    model = learner.model
+    if samples_from_copy(config, learner):
+        weights = full_state(learner.model, learner.world)
+        model = load_model(
+            base, config.model, dtype=config.optim.dtype, device=learner.world.device
+        )
+        load_tensors(model, weights)
     return TransformersPolicy(
-        learner.model if world.size == 1 else _load(config, base, world),
+        model,
         renderer,
         policy_id=config.policy,
         version=state.policy_version,
@@ -219,14 +237,16 @@ def _begin(
     config = inputs.config
     start = folder.path / WARM_START if config.warmstart.steps else base
     needs_reference = Need.REFERENCE in inputs.preset.needs
-    learner.start_from_here(_load(config, start, learner.world) if needs_reference else None)
+    reference: nn.Module | None = None
+    if needs_reference:
+        # As the learner's, so that nothing but training sets the two apart.
+        reference, _ = load_learner(
+            start, config.model, dtype=config.optim.dtype, device=learner.world.device
+        )
+    learner.start_from_here(reference)
     # What was drawn until here depends on what was there already, such as a built model.
     torch.manual_seed(seeding.derive(config.seed, "torch"))
     return checkpoint.load(latest, learner) if latest is not None else FRESH
-
-
-def _load(config: RunConfig, folder: Path, world: World) -> nn.Module:
-    return load_model(folder, config.model, dtype=config.optim.dtype, device=world.device)
 
 
 def make_deterministic() -> None:

@@ -219,7 +219,7 @@ def learn(session: Session, batches: Sequence[Batch]) -> dict[str, float]:
 async def publish(session: Session, state: LoopState) -> LoopState:
     """Let the policy sample with the new weights, under the next version."""
     version = session.learner.updates
-    weights = full_state(session.learner.model, session.world) if session.world.size > 1 else None
+    weights = full_state(session.learner.model, session.world) if session.has_copy else None
     if session.world.is_main:
         await session.policy.update_weights(weights, version=version)
     return dataclasses.replace(state, next_step=state.next_step + 1, policy_version=version)

@@ -11,7 +11,12 @@ import torch
 
 from agentgym.errors import ConfigError
 from agentgym.trainers.models import smollm2
-from agentgym.trainers.models.load import check_folder, load_model, resolve_policy
+from agentgym.trainers.models.load import (
+    check_folder,
+    load_learner,
+    load_model,
+    resolve_policy,
+)
 from agentgym.trainers.models.tiny import build_tiny
 
 
@@ -104,6 +109,34 @@ def test_number_format_on_a_cpu(tiny: Path, asked: str, got: torch.dtype) -> Non
     model = load_model(tiny, dtype=asked)
     assert {p.dtype for p in model.parameters()} == {got}
     assert not model.training
+
+
+def test_weights_that_are_trained_keep_small_updates_in_bfloat16(tiny: Path) -> None:
+    # bfloat16 has 8 bits of mantissa: 0.02 + 1e-6 is 0.02 again, and a run would change nothing.
+    assert torch.tensor(0.02, dtype=torch.bfloat16) + 1e-6 == torch.tensor(
+        0.02, dtype=torch.bfloat16
+    )
+    model, compute = load_learner(tiny, dtype="bfloat16")
+    assert compute is torch.bfloat16
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0)
+    weight = next(model.parameters())
+    before = weight.detach().clone()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output: Any = model(input_ids=ids, labels=ids)
+    output.loss.backward()
+    optimizer.step()
+    moved = (weight.detach() - before).abs()
+    # Adam's first step moves every weight that has a gradient by the learning rate.
+    assert moved.max().item() == pytest.approx(1e-6, rel=0.05)
+
+
+def test_frozen_weights_under_adapters_stay_narrow_and_adapters_wide(tiny: Path) -> None:
+    model, compute = load_learner(tiny, Settings(lora_rank=4), dtype="bfloat16")
+    assert compute is torch.bfloat16
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    assert {p.dtype for p in model.parameters() if not p.requires_grad} == {torch.bfloat16}
 
 
 def test_unknown_number_format_is_refused(tiny: Path) -> None:
