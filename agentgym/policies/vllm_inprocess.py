@@ -1,0 +1,367 @@
+"""`InprocessVllmPolicy`: vLLM's engine in this process, where engine and learner share a GPU.
+
+The engine's core runs in a process that vLLM starts; requests reach it without HTTP. The policy is
+the same as that of servers, through another door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
+from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
+from agentgym.policies.vllm.wire import Answer
+from agentgym.records import Sampling
+from agentgym.renderer.base import Renderer
+
+_ENVIRONMENT = {
+    # Handles to tensors that learner and engine share are pickled between their processes.
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+_REASONS = frozenset({"stop", "length", "abort"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessOptions:
+    """How the engine is started and used."""
+
+    gpu_memory_utilization: float = 0.4
+    """Share of the GPU's memory that the engine takes, weights included."""
+    max_context_tokens: int | None = None
+    """Prompt and completion together; None takes what the model declares."""
+    max_rows: int = 512
+    """Requests sampled at once."""
+    is_eager: bool = False
+    """Leave out compilation and graphs: starts sooner, runs slower."""
+    is_seeded: bool = True
+    """Pass on each request's seed. On a GPU a seeded request costs a kernel of its own for each
+    id."""
+    timeout_s: float = 600.0
+    """Longest wait for one answer."""
+    partial: Partial = Partial.KEEP
+    """What becomes of completions that a change of weights cuts."""
+    pause: Pause = Pause.CUT
+    """What a change of weights does to requests under way."""
+    extra: Mapping[str, Any] | None = None
+    """Further engine arguments of vLLM, by their own names."""
+
+
+class InprocessVllmPolicy(EnginePolicy):
+    """Samples with an `AsyncLLM` of vLLM.
+
+    Made by `open_inprocess`. It must be closed: the engine's process ends with it.
+
+    Args:
+        engine: An `AsyncLLM`, its log-probabilities those of the distribution sampled from.
+        renderer: The renderer of the model's tokenizer.
+        policy_id: Name, for records.
+        version: Learner updates behind the weights.
+        max_context_tokens: Prompt and completion together.
+        options: How it is used.
+        seed: Seed of the stream behind requests that bring no seed.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        renderer: Renderer,
+        *,
+        policy_id: str = "vllm-inprocess",
+        version: int = 0,
+        max_context_tokens: int | None = None,
+        options: InprocessOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.options = options if options is not None else InprocessOptions()
+        super().__init__(
+            renderer,
+            model="policy",
+            policy_id=policy_id,
+            version=version,
+            max_context_tokens=max_context_tokens,
+            partial=self.options.partial,
+            seed=seed,
+        )
+        self.engine = engine
+        self._numbers = itertools.count()
+        self._is_closed = False
+
+    @property
+    def controls(self) -> tuple[InprocessControl, ...]:
+        """What the weights change through."""
+        return (InprocessControl(self, is_frozen=self.options.pause is Pause.FREEZE),)
+
+    async def begin_episode(self, episode_id: str) -> None:
+        """Do nothing: the engine finds what it has seen of a prompt itself."""
+
+    async def end_episode(self, episode_id: str) -> None:
+        """Do nothing: the engine drops what it has kept when it needs the room."""
+
+    async def aclose(self) -> None:
+        """End the engine and its process. May be called more than once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.engine.shutdown()
+
+    async def note_change(self) -> None:
+        """Do nothing: the engine cannot be replaced by another one unseen."""
+
+    async def answer(self, episode_id: str, prompt: Sequence[int], sampling: Sampling) -> Answer:
+        """Return what the engine samples after `prompt`.
+
+        Raises:
+            InfrastructureError: If the engine is dead, or there is no answer in time.
+            PolicyError: If the engine refuses the request.
+        """
+        params = self._params(sampling)
+        output: Any = await self._run(prompt, params, salt=self.ask().cache_salt)
+        completion = output.outputs[0]
+        reason = str(completion.finish_reason)
+        if reason not in _REASONS:
+            raise InfrastructureError(f"the engine ended a request by {reason!r}")
+        ids = tuple(int(token) for token in completion.token_ids)
+        if sampling.temperature == 0:
+            logprobs = (0.0,) * len(ids)
+        else:
+            # By id: the entry may hold the most likely id beside the sampled one.
+            entries = cast("Sequence[Mapping[int, Any]]", completion.logprobs or ())
+            logprobs = tuple(
+                float(entry[token].logprob) for entry, token in zip(entries, ids, strict=True)
+            )
+        return Answer(ids=ids, logprobs=logprobs, reason=reason)
+
+    async def probe(self) -> tuple[float, ...]:
+        """Return the log-probabilities that the engine gives to the fixed text."""
+        (values,) = await self.score([(self.probe_ids[:1], self.probe_ids[1:])])
+        return values
+
+    async def score(
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> tuple[tuple[float, ...], ...]:
+        """Return [pair][time] log-probabilities, at temperature 1, of target ids after prompt ids.
+
+        Args:
+            pairs: Prompt ids, at least one, and target ids.
+
+        Raises:
+            PolicyError: If a prompt is empty.
+        """
+        if any(not prompt for prompt, _ in pairs):
+            raise PolicyError("score needs at least one prompt id before each target (got none)")
+        found: list[tuple[float, ...]] = []
+        for prompt, target in pairs:
+            ids = (*prompt, *target)
+            params = _vllm("vllm").SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            output: Any = await self._run(ids, params, salt=self.ask().cache_salt)
+            entries = cast("Sequence[Mapping[int, Any]]", output.prompt_logprobs)
+            found.append(
+                tuple(
+                    float(entries[place][ids[place]].logprob)
+                    for place in range(len(prompt), len(ids))
+                )
+            )
+        return tuple(found)
+
+    def _params(self, sampling: Sampling) -> Any:
+        return _vllm("vllm").SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            max_tokens=sampling.max_new_tokens,
+            logprobs=0,
+            seed=sampling.seed if self.options.is_seeded else None,
+            ignore_eos=True,  # the renderer's end ids decide, and they alone
+            stop_token_ids=list(self._end_ids),
+            stop=list(sampling.stop) or None,
+            include_stop_str_in_output=bool(sampling.stop),
+            skip_special_tokens=False,
+            detokenize=bool(sampling.stop),
+            output_kind=_vllm("vllm.sampling_params").RequestOutputKind.FINAL_ONLY,
+        )
+
+    async def _run(self, prompt: Sequence[int], params: Any, *, salt: str) -> Any:
+        """Return the final output of one request; a cancelled call stops generating."""
+        faults = _vllm("vllm.v1.engine.exceptions")
+        text = {"prompt_token_ids": list(prompt), "cache_salt": salt}
+        last: Any = None
+        try:
+            async with asyncio.timeout(self.options.timeout_s):
+                name = f"agentgym-{next(self._numbers)}"
+                async for output in self.engine.generate(text, params, name):
+                    last = output
+        except TimeoutError as error:
+            text = f"the engine gave no answer within {self.options.timeout_s:g} s"
+            raise InfrastructureError(text) from error
+        except (faults.EngineDeadError, faults.EngineGenerateError) as error:
+            raise InfrastructureError(f"the engine failed: {error}") from error
+        except ValueError as error:
+            raise PolicyError(f"the engine refused the request: {error}") from error
+        if last is None:
+            raise InfrastructureError("the engine ended a request without an answer")
+        return last
+
+
+class InprocessControl:
+    """Pauses the engine of an `InprocessVllmPolicy` and changes its weights.
+
+    Args:
+        policy: Whose engine.
+        is_frozen: Requests under way stay in the engine over a change; else it gives them back.
+    """
+
+    def __init__(self, policy: InprocessVllmPolicy, *, is_frozen: bool = False) -> None:
+        self._policy = policy
+        self._engine: Any = policy.engine
+        self._mode = "keep" if is_frozen else "abort"
+
+    @property
+    def name(self) -> str:
+        """Which engine, for messages."""
+        return "the in-process engine"
+
+    async def pause(self) -> None:
+        """Stop sampling and return when nothing runs."""
+        await self._engine.pause_generation(mode=self._mode, clear_cache=False)
+
+    async def resume(self) -> None:
+        """Go on sampling."""
+        await self._engine.resume_generation()
+
+    async def reset_cache(self) -> None:
+        """Forget every kept key and value.
+
+        Raises:
+            PolicyError: If the engine could not.
+        """
+        if not await self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise PolicyError("the engine could not reset its prefix cache")
+
+    async def init_transfer(self, info: Mapping[str, Any]) -> None:
+        """Meet the learner, before the first transfer."""
+        base = _vllm("vllm.distributed.weight_transfer.base")
+        await self._engine.init_weight_transfer_engine(
+            base.WeightTransferInitRequest(init_info=dict(info))
+        )
+
+    async def start_update(self) -> None:
+        """Be ready for new tensors."""
+        await self._engine.start_weight_update()
+
+    async def update(self, info: Mapping[str, Any]) -> None:
+        """Take new tensors."""
+        base = _vllm("vllm.distributed.weight_transfer.base")
+        await self._engine.update_weights(base.WeightTransferUpdateRequest(update_info=dict(info)))
+
+    async def finish_update(self) -> None:
+        """Put the new tensors in use."""
+        await self._engine.finish_weight_update()
+
+    async def reload(self, folder: str) -> None:
+        """Read all weights anew from a folder."""
+        await self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+
+    async def copy_in(self, pickled: bytes) -> None:
+        """Copy shared tensors over the engine's own, which have the same names and shapes.
+
+        Args:
+            pickled: Pairs of name and tensor, pickled so that they open as shared memory.
+        """
+        kwargs = {"weights_iterator": SharedPairs(pickled), "is_checkpoint_format": False}
+        await self._engine.collective_rpc("reload_weights", kwargs=kwargs)
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Load a low-rank adapter under a name.
+
+        Raises:
+            PolicyError: Always: merged weights are sent to an engine in this process.
+        """
+        raise PolicyError(f"adapters of an in-process engine are merged, not loaded (got {name!r})")
+
+    async def unload_adapter(self, name: str) -> None:
+        """Drop an adapter: there are none."""
+
+    async def world_size(self) -> int:
+        """Return how many processes hold the engine's weights."""
+        return int(self._engine.vllm_config.parallel_config.world_size)
+
+    async def probe(self) -> tuple[float, ...]:
+        """Return the log-probabilities that the engine gives to the fixed text."""
+        return await self._policy.probe()
+
+
+class SharedPairs:
+    """Pickled pairs that become plain pairs where they are unpickled: in the engine's process.
+
+    Args:
+        pickled: A pickle of a list of pairs.
+    """
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        return pickle.loads, (self._pickled,)
+
+
+def open_inprocess(
+    folder: Path | str,
+    renderer: Renderer,
+    *,
+    options: InprocessOptions | None = None,
+    policy_id: str = "vllm-inprocess",
+    version: int = 0,
+) -> InprocessVllmPolicy:
+    """Start an engine for a model folder and return its policy. Takes up to minutes.
+
+    Call it inside the loop that the policy is used in.
+
+    Raises:
+        MissingExtraError: If vLLM is not installed.
+    """
+    chosen = options if options is not None else InprocessOptions()
+    # Before vLLM is imported: it reads them then.
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    make_arguments = _vllm("vllm.engine.arg_utils").AsyncEngineArgs
+    make_engine = _vllm("vllm.v1.engine.async_llm").AsyncLLM
+    arguments: dict[str, Any] = {
+        "model": str(folder),
+        "gpu_memory_utilization": chosen.gpu_memory_utilization,
+        "max_model_len": chosen.max_context_tokens,
+        "max_num_seqs": chosen.max_rows,
+        "enforce_eager": chosen.is_eager,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",  # none of the model's own sampling defaults
+        **(chosen.extra or {}),
+    }
+    engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
+    return InprocessVllmPolicy(
+        engine,
+        renderer,
+        policy_id=policy_id,
+        version=version,
+        max_context_tokens=int(engine.vllm_config.model_config.max_model_len),
+        options=chosen,
+    )
+
+
+def _vllm(module: str) -> Any:
+    """Return a module of vLLM: by name, since it is installed where there is a GPU, if at all."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("an engine in this process", extra="vllm") from error
+
+
+__all__ = ["InprocessControl", "InprocessOptions", "InprocessVllmPolicy", "open_inprocess"]
