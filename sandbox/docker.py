@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import socket
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from agentgym.errors import InfrastructureError
-from agentgym.sandbox import cgroups, seccomp
+from agentgym.sandbox import cgroups, seccomp, threads
 from agentgym.sandbox.base import SandboxLimits, SandboxUnavailableError
 from agentgym.sandbox.boot import supervisor_argv
 from agentgym.sandbox.channels import BoxLostError, Channel
@@ -175,8 +174,7 @@ class _ContainerChannel:
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Return what a blocking call of the engine's client returns."""
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, functools.partial(function, *arguments))
+    return await threads.in_thread(function, *arguments, executor=_threads)
 
 
 _NO_PACKAGE = "containers need the package 'docker': pip install 'agentgym-rl-kit[docker]'"

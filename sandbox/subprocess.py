@@ -23,6 +23,7 @@ from agentgym.sandbox.channels import Channel, ProcessChannel, memory_file
 from agentgym.sandbox.inside.supervisor import wipe
 from agentgym.sandbox.owners import owned_name
 from agentgym.sandbox.supervised import SupervisedSandbox
+from agentgym.sandbox.threads import in_thread
 
 FOLDER_PREFIX = "agentgym-box-"
 
@@ -81,7 +82,7 @@ class SubprocessSandbox(SupervisedSandbox):
     async def _release(self) -> None:
         folder, self.work_dir = self.work_dir, ""
         if folder:
-            await asyncio.to_thread(remove_folder, folder)
+            await in_thread(remove_folder, folder)
 
 
 def remove_folder(folder: str) -> None:

@@ -47,6 +47,7 @@ class UnitTestsEnv(ToolEnv):
         levels: Sequence[int] = (1, 2, 3),
         sandbox: str = AUTO,
         tools: Sequence[str] | None = None,
+        instructions: bool = True,
         render_mode: str | None = None,
     ) -> None:
         """Choose what is asked and where code runs.
@@ -55,6 +56,8 @@ class UnitTestsEnv(ToolEnv):
             levels: Levels to draw tasks from, 1 to 5; a task passed to `reset` may be any.
             sandbox: Kind of sandbox; the best one present by default.
             tools: `[]` switches the public tests off.
+            instructions: False leaves the system prompt out, for models that learn the protocol
+                from demonstrations and pay for every token of context.
             render_mode: As in Gymnasium.
 
         Raises:
@@ -63,6 +66,8 @@ class UnitTestsEnv(ToolEnv):
         self.levels = function_tasks.check_levels(levels)
         self.sandbox = sandbox
         super().__init__(render_mode=render_mode, tools=tools)
+        if not instructions:
+            self.system_prompt = ""
         self._function = function_tasks.FUNCTION
         self._public: tuple[Case, ...] = ()
         self._hidden: tuple[Case, ...] = ()

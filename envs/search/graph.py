@@ -52,6 +52,8 @@ class GraphEnv(SearchEnv):
             whose results show titles alone, and 5 above, where they show the text's beginning too,
             and where the agent is asked to cite.
         tools: Names of the tools on offer; None for all.
+        instructions: False leaves the system prompt out, for models that learn the protocol from
+            demonstrations and pay for every token of context.
     """
 
     # One search and one reading for each of at most five documents and three compared, the answer,
@@ -67,6 +69,7 @@ class GraphEnv(SearchEnv):
         results: int | None = None,
         render_mode: str | None = None,
         tools: Sequence[str] | None = None,
+        instructions: bool = True,
     ) -> None:
         self._levels = check_levels(levels)
         is_easy = set(self._levels) <= set(EASY_LEVELS)
@@ -79,6 +82,8 @@ class GraphEnv(SearchEnv):
             render_mode=render_mode,
             tools=tools,
         )
+        if not instructions:
+            self.system_prompt = ""
         self._documents = documents
         self._library: Library | None = None
         specs = [LEVEL_TABLE[level] for level in self._levels]

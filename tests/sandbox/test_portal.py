@@ -79,14 +79,17 @@ def test_closing_closes_every_box_and_refuses_more(monkeypatch: pytest.MonkeyPat
         portal.call(lease.box.ping())
 
 
-def test_a_process_that_uses_the_portal_ends_by_itself() -> None:
+@pytest.mark.parametrize("kind", ["null", "subprocess"])
+def test_a_process_that_uses_the_portal_ends_by_itself(kind: str) -> None:
+    """Its boxes are closed when Python takes no more work for threads."""
     code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
         "import agentgym.sandbox as s\n"
         "s.BACKENDS['null'] = 'agentgym.sandbox.null:NullSandbox'\n"
         "from agentgym.sandbox.portal import portal\n"
         "from agentgym.sandbox.base import SandboxLimits\n"
         "p = portal()\n"
-        "p.call(p.lease('null', SandboxLimits()))\n"
+        f"p.call(p.lease({kind!r}, SandboxLimits()))\n"
         "print('done')\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
