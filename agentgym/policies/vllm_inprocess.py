@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
+from agentgym.policies.vllm.control import EngineControl
 from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.wire import Answer
 from agentgym.records import Sampling
@@ -111,6 +112,10 @@ class InprocessVllmPolicy(EnginePolicy):
         if not self._is_closed:
             self._is_closed = True
             self.engine.shutdown()
+
+    async def revive(self, control: EngineControl) -> bool:
+        """Return False: the engine ends with its process."""
+        return False
 
     async def note_change(self) -> None:
         """Do nothing: the engine cannot be replaced by another one unseen."""

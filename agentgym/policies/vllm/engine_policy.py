@@ -113,6 +113,22 @@ class EnginePolicy(abc.ABC):
         """Return what the engine samples after `prompt`."""
 
     @abc.abstractmethod
+    async def begin_episode(self, episode_id: str) -> None:
+        """Announce an episode, before its first call."""
+
+    @abc.abstractmethod
+    async def end_episode(self, episode_id: str) -> None:
+        """Free whatever is kept for an episode. May be called for an unknown one."""
+
+    @abc.abstractmethod
+    async def aclose(self) -> None:
+        """Free everything. May be called more than once."""
+
+    @abc.abstractmethod
+    async def revive(self, control: EngineControl) -> bool:
+        """Wait for an engine that was lost; return whether it is a new one, without new weights."""
+
+    @abc.abstractmethod
     async def note_change(self) -> None:
         """Take what the engines have now as the right weights."""
 

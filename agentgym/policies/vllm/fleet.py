@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm.server import Server
 
+_TRUST_S = 5.0
+"""Seconds since its last answer after which a server is looked at again: it may have been replaced
+while nobody spoke to it."""
 _POLL_S = 0.2
 _SLOWEST_POLL_S = 2.0
 
@@ -23,6 +27,10 @@ class Member:
     """When its process began, as it said when its weights were last known."""
     is_doubtful: bool = False
     """A connection broke since: it may be another process now, with other weights."""
+    last_answer: float = 0.0
+    """Clock at its last answer."""
+    busy: int = 0
+    """Requests under way: were it gone, they would say so."""
     episodes: int = 0
     """Live episodes that speak to it."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -63,7 +71,7 @@ class Fleet:
         if member is not None:
             member.episodes -= 1
 
-    async def server_for(self, episode_id: str) -> Server:
+    async def member_for(self, episode_id: str) -> Member:
         """Return the episode's server, once it is known to have the right weights.
 
         Where that server is lost and another one is not, the episode moves.
@@ -73,14 +81,26 @@ class Fleet:
         """
         self.begin(episode_id)
         member = self._homes[episode_id]
+        if time.monotonic() - member.last_answer > _TRUST_S and not member.busy:
+            member.is_doubtful = True
         if member.is_doubtful:
             if not await member.server.is_healthy(timeout_s=2.0):
                 sure = [other for other in self.members if not other.is_doubtful]
                 if sure:
                     self._move(episode_id, min(sure, key=lambda other: other.episodes))
-                    return self._homes[episode_id].server
+                    return self._homes[episode_id]
             await self.readmit(member)
-        return member.server
+        return member
+
+    @contextmanager
+    def talking_to(self, member: Member) -> Generator[None]:
+        """Note a request under way."""
+        member.busy += 1
+        try:
+            yield
+            member.last_answer = time.monotonic()
+        finally:
+            member.busy -= 1
 
     async def readmit(self, member: Member) -> None:
         """Wait until a lost server answers, and let it in if it may.
@@ -96,12 +116,25 @@ class Fleet:
             if birth is None or birth != member.birth:
                 await self._admit(member)
                 member.birth = birth
+            member.last_answer = time.monotonic()
             member.is_doubtful = False
+
+    async def revive(self, url: str) -> bool:
+        """Wait for a lost server without letting it in; return whether it is another process.
+
+        Raises:
+            InfrastructureError: If it does not answer in time.
+        """
+        member = next(member for member in self.members if member.server.url == url)
+        await self._wait_for(member.server)
+        birth = await member.server.birth()
+        return birth is None or birth != member.birth
 
     async def note_births(self) -> None:
         """Remember which processes have the present weights."""
         for member in self.members:
             member.birth = await member.server.birth()
+            member.last_answer = time.monotonic()
             member.is_doubtful = False
 
     async def aclose(self) -> None:

@@ -14,7 +14,7 @@ from tenacity import (
 )
 
 from agentgym.errors import PolicyError
-from agentgym.policies.vllm.control import HttpControl
+from agentgym.policies.vllm.control import EngineControl, HttpControl
 from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
@@ -166,6 +166,14 @@ class VllmPolicy(EnginePolicy):
         self._proven = probes[0]
         await self._fleet.note_births()
 
+    async def revive(self, control: EngineControl) -> bool:
+        """Wait for a server that was lost; return whether it is another process than before.
+
+        Raises:
+            InfrastructureError: If it does not come back in time.
+        """
+        return await self._fleet.revive(control.name)
+
     async def note_change(self) -> None:
         """Take the weights that the servers have now as the right ones."""
         self._proven = None
@@ -187,7 +195,7 @@ class VllmPolicy(EnginePolicy):
         )
         async for attempt in retrying:
             with attempt:
-                server = await self._fleet.server_for(episode_id)
+                member = await self._fleet.member_for(episode_id)
                 body = completion_body(
                     self.ask(),
                     prompt,
@@ -195,12 +203,13 @@ class VllmPolicy(EnginePolicy):
                     max_tokens=sampling.max_new_tokens,
                     seed=sampling.seed if self.options.is_seeded else None,
                 )
-                payload = await server.post(
-                    "/v1/completions",
-                    body,
-                    timeout_s=self.options.timeout_s,
-                    is_repeatable=False,
-                )
+                with self._fleet.talking_to(member):
+                    payload = await member.server.post(
+                        "/v1/completions",
+                        body,
+                        timeout_s=self.options.timeout_s,
+                        is_repeatable=False,
+                    )
                 return parse_completion(payload, is_greedy=sampling.temperature == 0)
         raise AssertionError("the last attempt returns or raises")
 

@@ -1,0 +1,357 @@
+"""Ways of new weights into engines, each through what vLLM offers itself.
+
+`FolderTransfer` (engines read a saved folder; CPU), `IpcTransfer` (learner and servers on one GPU),
+`SharedTransfer` (engine in this process, on one GPU), `NcclTransfer` (across GPUs) and
+`AdapterTransfer` (files of a low-rank adapter). `prepare` does all that can be done while engines
+still sample; `send` is what they have to stop for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import socket
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from agentgym.errors import PolicyError
+from agentgym.policies.vllm.control import EngineControl
+from agentgym.trainers.models.save import save_policy
+from agentgym.trainers.staging import Staging, check_complete, checkpoint_names, named_weights
+
+
+class Stopwatch:
+    """Seconds of named stretches of one change of weights."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @asynccontextmanager
+    async def time(self, name: str) -> AsyncGenerator[None]:
+        """Add what the body takes to a stretch."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+class Transfer(Protocol):
+    """One way of weights into engines."""
+
+    needs_pause: bool
+    """Whether engines must not sample meanwhile."""
+    is_joint: bool
+    """Whether all engines take part at once, or each by itself."""
+
+    async def prepare(self, model: nn.Module, version: int) -> None:
+        """Make ready what is to be sent."""
+        ...
+
+    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
+        """Give it to the engines."""
+        ...
+
+    async def restore(self, control: EngineControl) -> None:
+        """Give what was sent last to an engine that was started anew."""
+        ...
+
+
+class FolderTransfer:
+    """Writes an ordinary model folder, which engines on this machine read.
+
+    Args:
+        base: Folder that learner and engines began from.
+        scratch: Where folders are written; two of them, by turns.
+    """
+
+    needs_pause = True
+    is_joint = False
+
+    def __init__(self, base: Path, scratch: Path) -> None:
+        self._base = base
+        self._scratch = scratch
+        self._stored = checkpoint_names(base)
+        self._folder: Path | None = None
+
+    async def prepare(self, model: nn.Module, version: int) -> None:
+        """Write the folder."""
+        check_complete(named_weights(model), model, self._stored)
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        # The other one may be read by an engine that is being restored.
+        folder = self._scratch / f"weights-{version % 2}"
+        self._folder = await asyncio.to_thread(save_policy, model, self._base, folder)
+
+    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
+        """Let every engine read it."""
+        async with watch.time("transfer"):
+            await asyncio.gather(*(control.reload(str(self._folder)) for control in controls))
+
+    async def restore(self, control: EngineControl) -> None:
+        """Let one engine read what was written last."""
+        if self._folder is not None:
+            await control.reload(str(self._folder))
+
+
+class StagedTransfer:
+    """What transfers of tensors share: a copy in one stretch of memory.
+
+    Args:
+        base: Folder that learner and engines began from.
+        scratch: Where weights are written for an engine that was started anew.
+        dtype: Number format of the engines.
+    """
+
+    needs_pause = True
+    is_joint = False
+
+    def __init__(self, base: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
+        self._stored = checkpoint_names(base)
+        self._scratch = scratch
+        self._dtype = dtype
+        self.staging: Staging | None = None
+
+    async def prepare(self, model: nn.Module, version: int) -> None:
+        """Copy the weights out of the learner's way."""
+        weights = named_weights(model)
+        check_complete(weights, model, self._stored)
+        if self.staging is None:
+            self.staging = Staging(weights, dtype=self._dtype)
+            self.on_staging(self.staging)
+        self.staging.fill(weights)
+
+    def on_staging(self, staging: Staging) -> None:
+        """Prepare what stays the same for all changes of weights."""
+
+    async def restore(self, control: EngineControl) -> None:
+        """Let one engine read from a folder what was sent last."""
+        if self.staging is not None:
+            folder = self._scratch / "restored"
+            await asyncio.to_thread(self.staging.save, folder)
+            await control.reload(str(folder))
+
+    def _ready(self) -> Staging:
+        if self.staging is None:
+            raise PolicyError("weights are sent after they were prepared: call prepare first")
+        return self.staging
+
+
+class IpcTransfer(StagedTransfer):
+    """Hands out handles to the copy; servers on the same GPU read it there."""
+
+    def __init__(self, base: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
+        super().__init__(base, scratch, dtype=dtype)
+        self._info: Mapping[str, Any] = {}
+        self._met: set[str] = set()
+
+    def on_staging(self, staging: Staging) -> None:
+        """Make the handles once: they hold as long as the copy does."""
+        self._info = {**staging.layout(), "ipc_handles_pickled": staging.handles()}
+
+    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
+        """Let every engine read the copy."""
+        self._ready()
+        async with watch.time("start"):
+            for control in controls:
+                if control.name not in self._met:
+                    await control.init_transfer({})
+                    self._met.add(control.name)
+            await asyncio.gather(*(control.start_update() for control in controls))
+        async with watch.time("transfer"):
+            await asyncio.gather(*(control.update(self._info) for control in controls))
+        async with watch.time("finish"):
+            await asyncio.gather(*(control.finish_update() for control in controls))
+
+    async def restore(self, control: EngineControl) -> None:
+        """Let one engine read what was sent last."""
+        await control.init_transfer({})
+        await control.start_update()
+        await control.update(self._info)
+        await control.finish_update()
+
+
+class SharedTransfer(StagedTransfer):
+    """Lets the engine in this process copy tensors in its own layout over its own.
+
+    vLLM's loading of a checkpoint into a live model takes longer, in Python, than the copies.
+    """
+
+    def __init__(self, base: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
+        super().__init__(base, scratch, dtype=dtype)
+        self._pairs = b""
+
+    def on_staging(self, staging: Staging) -> None:
+        """Make the handles once: they hold as long as the copy does."""
+        self._pairs = staging.shared_pairs()
+
+    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
+        """Let the engine copy."""
+        self._ready()
+        async with watch.time("transfer"):
+            for control in controls:
+                await _in_process(control).copy_in(self._pairs)
+
+
+class NcclTransfer(StagedTransfer):
+    """Broadcasts the copy from this process to every process of every engine.
+
+    Args:
+        base: Folder that learner and engines began from.
+        scratch: Where weights are written for an engine that was started anew.
+        dtype: Number format of the engines.
+        address: This machine, as the engines reach it.
+    """
+
+    is_joint = True
+
+    def __init__(
+        self,
+        base: Path,
+        scratch: Path,
+        *,
+        dtype: torch.dtype | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
+        super().__init__(base, scratch, dtype=dtype)
+        self._address = address
+        self._group: Any = None
+
+    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
+        """Broadcast to all engines at once."""
+        staging = self._ready()
+        async with watch.time("start"):
+            if self._group is None:
+                self._group = await self._meet(controls)
+            await asyncio.gather(*(control.start_update() for control in controls))
+        info = staging.layout()
+        async with watch.time("transfer"):
+            await asyncio.gather(
+                *(control.update(info) for control in controls),
+                asyncio.to_thread(_broadcast, self._group, staging.views),
+            )
+        async with watch.time("finish"):
+            await asyncio.gather(*(control.finish_update() for control in controls))
+
+    async def restore(self, control: EngineControl) -> None:
+        """Let one engine read from a folder; all meet again before the next broadcast."""
+        self._group = None
+        await super().restore(control)
+
+    async def _meet(self, controls: Sequence[EngineControl]) -> Any:
+        """Return the group of this process, rank 0, and all processes of the engines."""
+        common = importlib.import_module("vllm.distributed.weight_transfer.nccl_common")
+        sizes = [await control.world_size() for control in controls]
+        meeting = {
+            "master_address": self._address,
+            "master_port": _free_port(self._address),
+            "world_size": 1 + sum(sizes),
+        }
+        offsets = [1 + sum(sizes[:index]) for index in range(len(sizes))]
+        infos = [{**meeting, "rank_offset": offset} for offset in offsets]
+        group, *_ = await asyncio.gather(
+            asyncio.to_thread(_join, common, meeting),
+            *(control.init_transfer(info) for control, info in zip(controls, infos, strict=True)),
+        )
+        return group
+
+
+class AdapterTransfer:
+    """Writes the files of a low-rank adapter, which servers load beside the base weights.
+
+    Each version has a name of its own, so requests under way end on the adapter that they began
+    with, and nothing pauses.
+
+    Args:
+        scratch: Where adapters are written.
+    """
+
+    needs_pause = False
+    is_joint = False
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._loaded: dict[str, list[str]] = {}
+        self._folder: Path | None = None
+        self.model = ""
+        """Name of the adapter that was sent last."""
+
+    async def prepare(self, model: nn.Module, version: int) -> None:
+        """Write the adapter.
+
+        Raises:
+            PolicyError: If the model has none.
+        """
+        plain: Any = model
+        if not hasattr(plain, "peft_config"):
+            raise PolicyError("adapters are sent of a model that has one; set 'model.lora_rank'")
+        self.model = f"policy-v{version}"
+        self._folder = self._scratch / self.model
+        await asyncio.to_thread(plain.save_pretrained, str(self._folder))
+
+    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
+        """Load it in every server; of the earlier ones the last stays, for what is under way."""
+        async with watch.time("transfer"):
+            for control in controls:
+                await control.load_adapter(self.model, str(self._folder))
+                await self._unload_old(control)
+
+    async def _unload_old(self, control: EngineControl) -> None:
+        names = self._loaded.setdefault(control.name, [])
+        names.append(self.model)
+        while len(names) > 2:
+            with contextlib.suppress(PolicyError):  # a restarted server never had it
+                await control.unload_adapter(names.pop(0))
+
+    async def restore(self, control: EngineControl) -> None:
+        """Load what was sent last in one server."""
+        if self._folder is not None:
+            await control.load_adapter(self.model, str(self._folder))
+
+
+def _in_process(control: EngineControl) -> Any:
+    if not hasattr(control, "copy_in"):
+        raise PolicyError(f"{control.name} is another process: shared tensors cannot reach it")
+    return control
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as opened:
+        opened.bind((address, 0))
+        return int(opened.getsockname()[1])
+
+
+def _join(common: Any, meeting: Mapping[str, Any]) -> Any:
+    return common.stateless_init_process_group(
+        meeting["master_address"],
+        meeting["master_port"],
+        0,
+        meeting["world_size"],
+        torch.cuda.current_device(),
+    )
+
+
+def _broadcast(group: Any, views: Mapping[str, Tensor]) -> None:
+    stream = torch.cuda.current_stream()
+    for view in views.values():
+        group.broadcast(view, src=0, stream=stream)
+    stream.synchronize()
+
+
+__all__ = [
+    "AdapterTransfer",
+    "FolderTransfer",
+    "IpcTransfer",
+    "NcclTransfer",
+    "SharedTransfer",
+    "StagedTransfer",
+    "Stopwatch",
+    "Transfer",
+]
