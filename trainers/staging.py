@@ -1,4 +1,4 @@
-"""Weights as an engine takes them: `named_weights`, `check_complete`, `Staging` that holds them.
+"""Weights as an engine takes them: `checkpoint_weights`, `untied_copy`, and `Staging`, a copy.
 
 A staging copy stands between learner and engine: the learner goes on while the engine reads, and
 what was sent last can be sent again to an engine that was restarted.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
+import os
 import pickle
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
@@ -18,7 +21,7 @@ from typing import Any, cast
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
@@ -40,21 +43,14 @@ _LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model under the names of its checkpoint.
+    """Return the tensors of a model under the names of its checkpoint, tied ones under each name.
 
-    Adapters are merged into copies; the model is left as it is. Of tensors that share memory, such
-    as a tied output head, the first name is given.
+    Adapters are merged into copies; the model is left as it is.
     """
     plain: Any = model
     if hasattr(plain, "merge_and_unload"):
         return dict(_merged(plain))
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            found[name] = tensor.detach()
-    return found
+    return {n: tensor.detach() for n, tensor in model.state_dict(keep_vars=True).items()}
 
 
 def _merged(model: Any) -> Iterable[tuple[str, Tensor]]:
@@ -68,11 +64,9 @@ def _merged(model: Any) -> Iterable[tuple[str, Tensor]]:
                 delta = layer.get_delta_weight(adapter).detach()
                 key = f"{name}.weight"
                 deltas[key] = deltas[key] + delta if key in deltas else delta
-    seen: set[int] = set()
     for name, tensor in inner.state_dict(keep_vars=True).items():
-        if ".lora_" in name or tensor.data_ptr() in seen:
+        if ".lora_" in name:
             continue
-        seen.add(tensor.data_ptr())
         own = name.replace(".base_layer.", ".")
         value = tensor.detach()
         yield own, value + deltas[own].to(value.dtype) if own in deltas else value
@@ -87,30 +81,62 @@ def checkpoint_names(folder: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def check_complete(weights: Mapping[str, Tensor], model: nn.Module, stored: frozenset[str]) -> None:
-    """Check that weights are those of a checkpoint, all of them but for declared ties.
+def checkpoint_weights(model: nn.Module, stored: frozenset[str]) -> dict[str, Tensor]:
+    """Return the tensors of a model that an engine's checkpoint has, all of them.
 
     Args:
-        weights: What is to be sent.
-        model: Whose weights they are; it declares which names share a tensor.
+        model: Whose weights.
         stored: Names in the checkpoint that the engine began with.
 
     Raises:
-        PolicyError: If a name is missing or unknown.
+        PolicyError: If the model lacks a name, or has a tensor that the checkpoint has under no
+            name: a tied one counts as had when one of its names is there.
     """
-    inner: Any = model
-    inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-    ties = set(cast("Iterable[str]", getattr(inner, "_tied_weights_keys", None) or ()))
-    if not getattr(inner.config, "tie_word_embeddings", False):
-        ties = set()
-    missing = sorted(stored - set(weights) - ties)
-    unknown = sorted(set(weights) - stored - ties)
+    weights = named_weights(model)
+    had = {weights[name].data_ptr() for name in stored & set(weights)}
+    missing = sorted(stored - set(weights))
+    unknown = sorted(n for n in set(weights) - stored if weights[n].data_ptr() not in had)
     for what, names in (("missing", missing), ("not in the engine's checkpoint", unknown)):
         if names:
             raise PolicyError(
                 f"{len(names)} weight tensors are {what}, {names[:_SHOWN]!r} among them; "
                 "nothing was sent"
             )
+    return {name: weights[name] for name in sorted(stored)}
+
+
+def save_weights(weights: Mapping[str, Tensor], folder: Path) -> Path:
+    """Write tensors as a safetensors file, whole or not at all, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Clones: the format takes no tensors that share memory.
+    tensors = {name: tensor.detach().clone().cpu() for name, tensor in weights.items()}
+    partial = folder / ".model.partial"
+    save_file(tensors, str(partial), metadata={"format": "pt"})
+    os.replace(partial, folder / "model.safetensors")
+    return folder
+
+
+def untied_copy(folder: Path, target: Path) -> Path:
+    """Return a copy of a model folder whose output head is a tensor of its own.
+
+    vLLM packs the output head of a CPU model once, and does not pack it again when the embedding
+    that it is tied to is replaced.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not config.get("tie_word_embeddings", False):
+        return folder
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    for file in target.glob("*.safetensors*"):
+        file.unlink()
+    weights: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        weights |= load_file(str(file))
+    embedding = next(name for name in weights if name.endswith("embed_tokens.weight"))
+    weights.setdefault("lm_head.weight", weights[embedding])
+    save_weights(weights, target)
+    config["tie_word_embeddings"] = False
+    (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    return target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +188,6 @@ class Staging:
             )
         if self.buffer.is_cuda:
             torch.cuda.current_stream(self.buffer.device).synchronize()
-
-    def save(self, folder: Path) -> None:
-        """Write the copies as a safetensors file, for an engine that reads a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: view.clone().cpu() for name, view in self.views.items()}
-        save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
     def layout(self) -> dict[str, Any]:
         """Return names, number formats and shapes, as vLLM's transfers want them."""
@@ -252,4 +272,12 @@ def _padded_rows(name: str, tensor: Tensor) -> int:
     return rows
 
 
-__all__ = ["Staging", "check_complete", "checkpoint_names", "is_fusable", "named_weights"]
+__all__ = [
+    "Staging",
+    "checkpoint_names",
+    "checkpoint_weights",
+    "is_fusable",
+    "named_weights",
+    "save_weights",
+    "untied_copy",
+]

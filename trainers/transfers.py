@@ -23,8 +23,12 @@ from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm.control import EngineControl
-from agentgym.trainers.models.save import save_policy
-from agentgym.trainers.staging import Staging, check_complete, checkpoint_names, named_weights
+from agentgym.trainers.staging import (
+    Staging,
+    checkpoint_names,
+    checkpoint_weights,
+    save_weights,
+)
 
 
 class Stopwatch:
@@ -66,29 +70,27 @@ class Transfer(Protocol):
 
 
 class FolderTransfer:
-    """Writes an ordinary model folder, which engines on this machine read.
+    """Writes the weights as a file, which engines on this machine read.
 
     Args:
-        base: Folder that learner and engines began from.
-        scratch: Where folders are written; two of them, by turns.
+        served: Model folder that the engines began with.
+        scratch: Where files are written; two of them, by turns.
     """
 
     needs_pause = True
     is_joint = False
 
-    def __init__(self, base: Path, scratch: Path) -> None:
-        self._base = base
+    def __init__(self, served: Path, scratch: Path) -> None:
         self._scratch = scratch
-        self._stored = checkpoint_names(base)
+        self._stored = checkpoint_names(served)
         self._folder: Path | None = None
 
     async def prepare(self, model: nn.Module, version: int) -> None:
-        """Write the folder."""
-        check_complete(named_weights(model), model, self._stored)
-        self._scratch.mkdir(parents=True, exist_ok=True)
+        """Write the file."""
+        weights = checkpoint_weights(model, self._stored)
         # The other one may be read by an engine that is being restored.
         folder = self._scratch / f"weights-{version % 2}"
-        self._folder = await asyncio.to_thread(save_policy, model, self._base, folder)
+        self._folder = await asyncio.to_thread(save_weights, weights, folder)
 
     async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Let every engine read it."""
@@ -105,7 +107,7 @@ class StagedTransfer:
     """What transfers of tensors share: a copy in one stretch of memory.
 
     Args:
-        base: Folder that learner and engines began from.
+        served: Model folder that the engines began with.
         scratch: Where weights are written for an engine that was started anew.
         dtype: Number format of the engines.
     """
@@ -113,16 +115,15 @@ class StagedTransfer:
     needs_pause = True
     is_joint = False
 
-    def __init__(self, base: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
-        self._stored = checkpoint_names(base)
+    def __init__(self, served: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
+        self._stored = checkpoint_names(served)
         self._scratch = scratch
         self._dtype = dtype
         self.staging: Staging | None = None
 
     async def prepare(self, model: nn.Module, version: int) -> None:
         """Copy the weights out of the learner's way."""
-        weights = named_weights(model)
-        check_complete(weights, model, self._stored)
+        weights = checkpoint_weights(model, self._stored)
         if self.staging is None:
             self.staging = Staging(weights, dtype=self._dtype)
             self.on_staging(self.staging)
@@ -135,7 +136,7 @@ class StagedTransfer:
         """Let one engine read from a folder what was sent last."""
         if self.staging is not None:
             folder = self._scratch / "restored"
-            await asyncio.to_thread(self.staging.save, folder)
+            await asyncio.to_thread(save_weights, self.staging.views, folder)
             await control.reload(str(folder))
 
     def _ready(self) -> Staging:
@@ -147,8 +148,8 @@ class StagedTransfer:
 class IpcTransfer(StagedTransfer):
     """Hands out handles to the copy; servers on the same GPU read it there."""
 
-    def __init__(self, base: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
-        super().__init__(base, scratch, dtype=dtype)
+    def __init__(self, served: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
+        super().__init__(served, scratch, dtype=dtype)
         self._info: Mapping[str, Any] = {}
         self._met: set[str] = set()
 
@@ -184,8 +185,8 @@ class SharedTransfer(StagedTransfer):
     vLLM's loading of a checkpoint into a live model takes longer, in Python, than the copies.
     """
 
-    def __init__(self, base: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
-        super().__init__(base, scratch, dtype=dtype)
+    def __init__(self, served: Path, scratch: Path, *, dtype: torch.dtype | None = None) -> None:
+        super().__init__(served, scratch, dtype=dtype)
         self._pairs = b""
 
     def on_staging(self, staging: Staging) -> None:
@@ -204,7 +205,7 @@ class NcclTransfer(StagedTransfer):
     """Broadcasts the copy from this process to every process of every engine.
 
     Args:
-        base: Folder that learner and engines began from.
+        served: Model folder that the engines began with.
         scratch: Where weights are written for an engine that was started anew.
         dtype: Number format of the engines.
         address: This machine, as the engines reach it.
@@ -214,13 +215,13 @@ class NcclTransfer(StagedTransfer):
 
     def __init__(
         self,
-        base: Path,
+        served: Path,
         scratch: Path,
         *,
         dtype: torch.dtype | None = None,
         address: str = "127.0.0.1",
     ) -> None:
-        super().__init__(base, scratch, dtype=dtype)
+        super().__init__(served, scratch, dtype=dtype)
         self._address = address
         self._group: Any = None
 
