@@ -298,7 +298,10 @@ def leaks(config: RunConfig, *, allow: bool = False) -> tuple[str, ...]:
 
 
 def training_tasks(config: RunConfig) -> Iterator[Task]:
-    """Yield the tasks that a run may train on; of a split without end those that it draws first."""
+    """Yield the tasks that a run may train on; of a split without end, or a vast one, the first.
+
+    Every draw of the run is checked again when it is made, so no leak depends on this bound.
+    """
     drawn = config.steps * config.rollout.groups_per_step
     for source in config.envs:
         kwargs = cast("dict[str, Json]", dict(source.kwargs))
@@ -308,7 +311,8 @@ def training_tasks(config: RunConfig) -> Iterator[Task]:
 
 def _first_tasks(suite: Suite, split: str, count: int) -> Iterable[Task]:
     size = suite.size(split)
-    return (suite.task(split, index) for index in range(count if size is None else size))
+    whole = size is not None and size <= _MOST_TRAINING_TASKS
+    return (suite.task(split, index) for index in range(size if size and whole else count))
 
 
 def _one_line(error: BaseException) -> str:

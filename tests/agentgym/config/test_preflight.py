@@ -12,7 +12,13 @@ import pytest
 from agentgym import registry
 from agentgym.config import InvalidInputError, RunConfig, load_config
 from agentgym.config.implications import implications, most_tokens, parameter_count
-from agentgym.config.preflight import checked_config, policy_problems, preflight, run_path
+from agentgym.config.preflight import (
+    checked_config,
+    policy_problems,
+    preflight,
+    run_path,
+    training_tasks,
+)
 from agentgym.env import Action, TextEnv
 from agentgym.limits import Limits
 from agentgym.records import Task
@@ -239,3 +245,9 @@ def test_weights_are_counted_from_the_header_of_the_file(tmp_path: Path) -> None
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
     assert parameter_count(str(tmp_path)) == 17
     assert parameter_count(str(tmp_path / "none")) is None
+
+
+def test_vast_split_is_compared_by_its_first_tasks_only() -> None:
+    # A million generated puzzles would take minutes before anything is said.
+    config = load_config(assignments=["envs=games/wordle", "steps=3", "rollout.groups_per_step=5"])
+    assert sum(1 for _ in training_tasks(config)) == 15
