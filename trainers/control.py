@@ -20,7 +20,7 @@ from agentgym.runs.folder import read_config, write_atomic
 from agentgym.runs.progress import ProgressSink
 from agentgym.trainers.learner import Learner, UpdateOptions
 from agentgym.trainers.models.load import load_learner
-from agentgym.trainers.setup import WARM_START, Inputs, check_inputs
+from agentgym.trainers.setup import WARM_START, Inputs, check_inputs, micro_batch_tokens
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
 from agentgym.trainers.world import join_world
 
@@ -58,7 +58,7 @@ async def supervised_control(
         total_updates=1,
         temperature=1.0,
         world=world,
-        options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+        options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),
         compute=compute,
     )
     episodes = await demonstrate(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from agentgym import seeding
-from agentgym.config import RunConfig
+from agentgym.config import MICRO_BATCH_TOKENS, Device, RunConfig
 from agentgym.engine import Engine
 from agentgym.errors import ConfigError
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
@@ -187,9 +187,15 @@ def _learner(inputs: Inputs, base: Path, world: World) -> Learner:
         total_updates=config.steps * config.optim.epochs * config.optim.minibatches,
         temperature=config.rollout.temperature,
         world=world,
-        options=UpdateOptions(micro_batch_tokens=config.optim.micro_batch_tokens),
+        options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),
         compute=compute,
     )
+
+
+def micro_batch_tokens(config: RunConfig, world: World) -> int:
+    """Return the tokens of one pass: as configured, or what suits the device."""
+    own = config.optim.micro_batch_tokens
+    return own if own is not None else MICRO_BATCH_TOKENS[Device(world.device.type)]
 
 
 def samples_from_copy(config: RunConfig, learner: Learner) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import (
+    MICRO_BATCH_TOKENS,
     BudgetConfig,
     CheckpointConfig,
     Device,
@@ -23,6 +24,7 @@ from agentgym.config.schema import (
 )
 
 __all__ = [
+    "MICRO_BATCH_TOKENS",
     "BudgetConfig",
     "CheckpointConfig",
     "Device",

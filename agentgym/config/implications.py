@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym import registry
-from agentgym.config.schema import Device, Precision, RunConfig
+from agentgym.config.schema import MICRO_BATCH_TOKENS, Device, Precision, RunConfig
 from agentgym.errors import AgentGymError
 from agentgym.limits import Limits
 from agentgym.suites import load_suite
@@ -125,15 +125,29 @@ def _memory_line(config: RunConfig) -> str:
     parameters = parameter_count(config.policy)
     if parameters is None:
         return "not known: the size of the model is not known here"
-    word = 2 if config.optim.dtype is Precision.BFLOAT16 else 4
-    if config.optim.dtype is Precision.AUTO and config.optim.device is Device.CUDA:
-        word = 2
-    trained = parameters if config.model.lora_rank == 0 else parameters * 0.01
-    fixed = parameters * word + trained * (word + _ADAM_BYTES)
+    is_narrow = config.optim.dtype is Precision.BFLOAT16 or (
+        config.optim.dtype is Precision.AUTO and config.optim.device is Device.CUDA
+    )
+    if config.model.lora_rank:
+        fixed = parameters * (2 if is_narrow else 4) + parameters * 0.01 * (8 + _ADAM_BYTES)
+    else:
+        # Trained weights and gradients are float32; the copy that samples is as narrow as asked.
+        fixed = parameters * (8 + _ADAM_BYTES + (2 if is_narrow else 0))
     return (
         f"about {_bytes(fixed)} for {parameters / 1e6:,.1f} million weights, gradients and "
-        f"AdamW; activations of {config.optim.micro_batch_tokens:,} tokens and the cache of "
-        "live episodes come on top"
+        f"AdamW; activations of {_micro_batch(config)} tokens and the cache of live episodes come "
+        "on top"
+    )
+
+
+def _micro_batch(config: RunConfig) -> str:
+    tokens = config.optim.micro_batch_tokens
+    if tokens is not None:
+        return f"{tokens:,}"
+    texts = {device: f"{count:,}" for device, count in MICRO_BATCH_TOKENS.items()}
+    known = texts.get(config.optim.device)
+    return (
+        known if known is not None else f"{texts[Device.CPU]} (CPU) or {texts[Device.CUDA]} (GPU)"
     )
 
 

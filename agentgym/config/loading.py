@@ -29,8 +29,6 @@ POLICY_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "warmstart.steps": 2200,
         "warmstart.learning_rate": 1e-3,
         "optim.learning_rate": 3e-4,
-        # Small matrices: several small passes over rows of like length beat one large padded one.
-        "optim.micro_batch_tokens": 2048,
         "rollout.max_new_tokens": 64,
         "eval.max_new_tokens": 64,
     },
