@@ -52,6 +52,8 @@ class InprocessOptions:
     """What becomes of completions that a change of weights cuts."""
     pause: Pause = Pause.CUT
     """What a change of weights does to requests under way."""
+    takes_tensors: bool = False
+    """Take tensors through vLLM's own ipc transfer, too."""
     extra: Mapping[str, Any] | None = None
     """Further engine arguments of vLLM, by their own names."""
 
@@ -350,6 +352,9 @@ def open_inprocess(
         "generation_config": "vllm",  # none of the model's own sampling defaults
         **(chosen.extra or {}),
     }
+    if chosen.takes_tensors:
+        config = _vllm("vllm.config.weight_transfer").WeightTransferConfig(backend="ipc")
+        arguments["weight_transfer_config"] = config
     engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
     return InprocessVllmPolicy(
         engine,

@@ -1,8 +1,8 @@
 """Rollout tokens a second of the client over those of the raw engine, in-process and over HTTP.
 
-Episodes of 6 turns x 48 sampled + 32 observed tokens in an environment without latency. Baseline of
-both transports: the raw engine, in-process, with the true prompts of all turns in turn order, prefix
-cache on, end ids ignored: all episodes turn by turn, or each episode by itself, whichever is faster.
+Episodes of 6 turns x 48 sampled + 32 observed tokens in an environment without latency. Baseline
+of both transports: the raw engine, in-process, with the true prompts of all turns in turn order,
+prefix cache on, end ids ignored: all episodes turn by turn, or each by itself, whichever is faster.
 
     python tests/bench/vllm_throughput.py --model /opt/smol                  # a GPU
     python tests/bench/vllm_throughput.py --model DIR --mini                 # vLLM for the CPU
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -28,15 +28,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from agentgym.engine import Engine, GroupSpec  # noqa: E402
-from agentgym.env import TextEnv  # noqa: E402
-from agentgym.limits import Limits  # noqa: E402
-from agentgym.policies.vllm import VllmOptions, VllmPolicy, connect  # noqa: E402
-from agentgym.policy import Message, Policy  # noqa: E402
-from agentgym.records import Sampling, Task, Trajectory  # noqa: E402
-from agentgym.renderer.base import RenderedTurn, Renderer  # noqa: E402
-from agentgym.renderer.folder import load_renderer  # noqa: E402
-from agentgym.serving.launch import (  # noqa: E402
+from agentgym.engine import Engine, GroupSpec
+from agentgym.env import TextEnv
+from agentgym.limits import Limits
+from agentgym.policies.vllm import VllmOptions, VllmPolicy, connect
+from agentgym.policy import Message, Policy
+from agentgym.records import Sampling, Task, Trajectory
+from agentgym.renderer.base import RenderedTurn, Renderer
+from agentgym.renderer.folder import load_renderer
+from agentgym.serving.launch import (
     ServerDevice,
     ServerProcess,
     ServerSpec,
@@ -118,9 +118,7 @@ async def rollout(policy: Policy, episodes: int, first: int = 0) -> tuple[float,
     """Return seconds, and the records of all episodes."""
     assert policy.renderer is not None
     observation = observation_of(policy.renderer, OBSERVED)
-    engine = Engine(
-        policy, max_concurrent=episodes, make_env=lambda *_, **__: Silent(observation)
-    )
+    engine = Engine(policy, max_concurrent=episodes, make_env=lambda *_, **__: Silent(observation))
     async with engine:
         began = time.perf_counter()
         groups = await engine.run_groups(specs_of(episodes, first))
@@ -144,11 +142,16 @@ def check(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Return what the records are like; every one must be whole."""
     failures = [t.failure.message for t in trajectories if t.failure is not None]
     assert not failures, failures[:3]
-    sampled = {len(t.completion.tokens.ids) for x in trajectories for t in x.turns if t.completion.tokens}
+    sampled = {
+        len(t.completion.tokens.ids) for x in trajectories for t in x.turns if t.completion.tokens
+    }
     observed = {len(t.prompt_ids or ()) for x in trajectories for t in x.turns[1:]}
     assert {len(t.turns) for t in trajectories} == {TURNS}
     assert sampled == {SAMPLED}, sampled
-    return {"observed_ids": sorted(observed), "first_prompt_ids": len(trajectories[0].turns[0].prompt_ids or ())}
+    return {
+        "observed_ids": sorted(observed),
+        "first_prompt_ids": len(trajectories[0].turns[0].prompt_ids or ()),
+    }
 
 
 def possible_hits(prompts: Sequence[Sequence[tuple[int, ...]]], block: int) -> tuple[int, int]:
@@ -169,18 +172,19 @@ def possible_hits(prompts: Sequence[Sequence[tuple[int, ...]]], block: int) -> t
 # ------------------------------------------------------------------------------- in-process
 
 
-async def raw(engine: Any, prompts: Sequence[Sequence[tuple[int, ...]]], *, order: str, logprobs: int | None) -> float:
+async def raw(
+    engine: Any, prompts: Sequence[Sequence[tuple[int, ...]]], *, order: str, logprobs: int | None
+) -> float:
     """Return tokens a second of the engine alone with true prompts."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    params = SamplingParams(
+    vllm: Any = importlib.import_module("vllm")
+    kind: Any = importlib.import_module("vllm.sampling_params").RequestOutputKind
+    params = vllm.SamplingParams(
         temperature=1.0,
         max_tokens=SAMPLED,
         ignore_eos=True,
         logprobs=logprobs,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=kind.FINAL_ONLY,
     )
     salt = f"raw-{time.time()}"
 
@@ -203,9 +207,8 @@ async def raw(engine: Any, prompts: Sequence[Sequence[tuple[int, ...]]], *, orde
 
 
 def registry_sum(name: str) -> float:
-    from prometheus_client import REGISTRY
-
-    return sum(s.value for m in REGISTRY.collect() for s in m.samples if s.name == name)
+    registry: Any = importlib.import_module("prometheus_client").REGISTRY
+    return sum(s.value for m in registry.collect() for s in m.samples if s.name == name)
 
 
 async def in_process(args: argparse.Namespace) -> dict[int, float]:
@@ -306,7 +309,9 @@ async def client(args: argparse.Namespace) -> None:
     print(json.dumps(row), flush=True)
 
 
-def run_clients(args: argparse.Namespace, url: str, episodes: int, processes: int) -> dict[str, Any]:
+def run_clients(
+    args: argparse.Namespace, url: str, episodes: int, processes: int
+) -> dict[str, Any]:
     """Run the episodes from several processes at once and return what came of it."""
     share = episodes // processes
     command = [sys.executable, __file__, "--model", str(args.model), "--client", url]
