@@ -53,7 +53,13 @@ TARGETS_S = {"small": 0.08, "large": 0.3}
 
 def say(**row: Any) -> None:
     """Print one result at once."""
-    print(json.dumps(row, default=lambda v: round(float(v), 4)), flush=True)
+    print(json.dumps(shortened(row)), flush=True)
+
+
+def shortened(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    return {k: shortened(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def rounded(seconds: Any) -> dict[str, float]:
@@ -289,7 +295,7 @@ async def run(args: argparse.Namespace) -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path)
     parser.add_argument("--ways", default="")
     parser.add_argument("--sizes", default="")
     parser.add_argument("--live", default="64")
@@ -303,6 +309,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--server-python", default=sys.executable)
     parser.add_argument("--mini", action="store_true", help="vLLM for the CPU, one small model")
     args = parser.parse_args()
+    if args.model is None:
+        print("skipped: give --model FOLDER, and --mini without a GPU")
+        sys.exit(0)
     ways = args.ways or ("http-folder" if args.mini else "inprocess-shared,http-ipc,inprocess-ipc")
     args.ways = ways.split(",")
     args.sizes = (args.sizes or ("small" if args.mini else "small,large")).split(",")
