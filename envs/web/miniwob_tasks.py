@@ -1,0 +1,83 @@
+"""Tasks of `web/miniwob-v0`: which pages, drawn with which seeds, in which split."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentgym import seeding
+from agentgym.envs.web.miniwob_site import page_names
+from agentgym.errors import EnvError, nearest
+from agentgym.records import Task
+
+ENV_ID = "web/miniwob-v0"
+SPLITS = ("train", "held_out")
+HELD_OUT_SHARE = 4
+"""One seed in so many is held out."""
+SEEDS = 2**31
+NULL_SCORE = 0.05
+
+
+@functools.cache
+def solved_pages() -> tuple[str, ...]:
+    """Return the pages that a scripted solution exists for, in order."""
+    text = (Path(__file__).parent / "miniwob_solved.txt").read_text(encoding="utf-8")
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return tuple(line for line in lines if line)
+
+
+def check_tasks(task: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return names of pages in order; those with a solution for None.
+
+    Raises:
+        EnvError: If the package has no such page.
+    """
+    if task is None:
+        return solved_pages()
+    names = (task,) if isinstance(task, str) else tuple(task)
+    for name in names:
+        if name not in page_names():
+            raise EnvError(f"miniwob has no page {name!r}{nearest(name, page_names())}")
+    if not names:
+        raise EnvError("'task' must name at least one page, or be None (got none)")
+    return tuple(dict.fromkeys(names))
+
+
+def is_held_out(page: str, seed: int) -> bool:
+    """Return whether a page with a seed belongs to the held-out split."""
+    return seeding.derive("miniwob", page, seed) % HELD_OUT_SHARE == 0
+
+
+def generate_task(
+    index: int, *, split: str = "train", task: str | Sequence[str] | None = None
+) -> Task:
+    """Return task number `index` of a split; pages take turns.
+
+    Raises:
+        EnvError: If the split, a page or the index is not one.
+    """
+    pages = check_tasks(task)
+    if split not in SPLITS:
+        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
+    if index < 0:
+        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    page, number = pages[index % len(pages)], index // len(pages)
+    rng = seeding.rng("miniwob", page, split, number)
+    while True:
+        seed = rng.randrange(SEEDS)
+        if is_held_out(page, seed) == (split == "held_out"):
+            break
+    return Task(
+        id=f"miniwob-{page}-{split}-{number:06d}",
+        env_id=ENV_ID,
+        payload={"page": page, "seed": seed},
+        tags=(page,),
+        split=split,
+    )
+
+
+def draw_task(rng: random.Random, *, tasks: Sequence[str]) -> Task:
+    """Return a training task drawn with `rng`."""
+    return generate_task(rng.randrange(SEEDS), task=tasks)

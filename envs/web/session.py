@@ -1,0 +1,397 @@
+"""`WebSession`: the browser context of one episode, with its tabs; what is done and seen in it.
+
+Each public method hands one coroutine to the browser and waits for a bounded time. What the agent
+did wrong comes back in the view's `error`; what the browser did wrong is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from agentgym.envs.web.browser import (
+    POOL,
+    Browser,
+    BrowserError,
+    BrowserGoneError,
+    BrowserHungError,
+    BrowserPool,
+    driver_error,
+)
+from agentgym.envs.web.keys import check_key
+from agentgym.envs.web.server import TOKEN_HEADER, Site
+from agentgym.envs.web.view import MOST_NODES, View, read_nodes
+
+T = TypeVar("T")
+
+STEP_TIMEOUT_S = 20.0
+"""One action with what follows from it; 0.03 s by custom."""
+OPEN_TIMEOUT_S = 10.0
+"""One try to open the first page."""
+OPEN_TRIES = 3
+CLOSE_TIMEOUT_S = 3.0
+_SETTLE_S = 5.0
+"""For a page that was asked for to load."""
+MOST_TABS = 6
+_TYPED_CHARS = 60
+"""Longer texts are inserted at once: each key costs three messages."""
+_EPOCH_S = 1_704_110_400
+"""What the page's clock shows at the start: 2024-01-01 12:00 UTC."""
+_LOADED_MS = 100
+_POLL_S = 0.002
+_SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an environment opens its pages."""
+
+    host: str
+    """Name of its site, under `.test`."""
+    site: Site
+    """Answers the browser."""
+    viewport: tuple[int, int] = (1000, 800)
+    """Width and height, in CSS pixels."""
+    clock_step_ms: int | None = None
+    """What each action moves the page's clock on; None leaves the clock alone."""
+    skip: str = ""
+    """CSS selector of what is not shown."""
+    shows_places: bool = False
+    """Whether each element is shown with its place."""
+    probe: str = "() => null"
+    """JavaScript function whose value comes with each view."""
+    step_timeout_s: float = STEP_TIMEOUT_S
+    """For one action."""
+    open_timeout_s: float = OPEN_TIMEOUT_S
+    """For one try to open the first page."""
+
+
+class WebSession:
+    """One fresh context in a shared browser.
+
+    Args:
+        settings: How pages are opened.
+        executable: Path of the browser.
+        state: What the site is handed with each request.
+        seed: Seed of the page's own chance.
+        pool: Browsers to share.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        executable: str,
+        state: Any = None,
+        seed: int = 0,
+        pool: BrowserPool = POOL,
+    ) -> None:
+        self.probed: Any = None
+        """Value of the probe with the last view."""
+        self._settings = settings
+        self._pool = pool
+        self._seed = seed
+        self._context: Any = None
+        self._tabs: list[Any] = []
+        self._front = 0
+        self._tabs_before = 0
+        self._front_before = 0
+        self._has_crashed = False
+        self._dialogs: list[str] = []
+        self._is_open = True
+        self._browser: Browser = pool.take(executable)
+        self._browser.server.mount(settings.host, settings.site)
+        self._token = self._browser.server.open_session(state)
+
+    # -- for environments ------------------------------------------------------------------
+
+    def open(self, path: str, *, then: str | None = None) -> View:
+        """Open the first page in a fresh context and return the view of it.
+
+        Args:
+            path: Path on the site.
+            then: JavaScript to run when it is loaded.
+
+        Raises:
+            BrowserError: If none of a few tries succeeds.
+        """
+        for attempt in range(OPEN_TRIES):
+            try:
+                return self._run(self._open(path, then), self._settings.open_timeout_s)
+            except BrowserGoneError:
+                raise
+            except BrowserError:
+                if attempt == OPEN_TRIES - 1 or not self._close_context():
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def act(self, deed: Callable[[WebSession], Awaitable[str]]) -> View:
+        """Do something and return the view after it.
+
+        Args:
+            deed: One of the actions of this module's class; returns why it had no effect, or "".
+
+        Raises:
+            BrowserError: If the browser failed.
+        """
+        return self._run(self._act(deed), self._settings.step_timeout_s)
+
+    def evaluate(self, script: str, argument: Any = None) -> Any:
+        """Return the value of JavaScript in the tab in front. Not for agents."""
+        return self._run(self._page.evaluate(script, argument), self._settings.step_timeout_s)
+
+    def screenshot(self) -> bytes:
+        """Return the tab in front as PNG."""
+        return self._run(self._page.screenshot(), self._settings.step_timeout_s)
+
+    def close(self) -> None:
+        """Close the context and give the browser back; never raises, never waits for long."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._close_context()
+        self._browser.server.close_session(self._token)
+        self._pool.give_back(self._browser)
+
+    @property
+    def browser(self) -> Browser:
+        """The shared browser."""
+        return self._browser
+
+    # -- actions: to be given to `act` -----------------------------------------------------
+
+    async def click(self, element: int) -> str:
+        """Click an element with the mouse."""
+        place = await self._call("locate", element)
+        if "error" in place:
+            return place["error"]
+        await self._page.mouse.click(place["x"], place["y"])
+        return ""
+
+    async def type(self, element: int, text: str) -> str:
+        """Replace what a field holds by keys."""
+        place = await self._call("edit", element)
+        if "error" in place:
+            return place["error"]
+        if place.get("isSet"):
+            return (await self._call("setValue", element, text)).get("error", "")
+        keyboard = self._page.keyboard
+        if not text:
+            if not place["isEmpty"]:
+                await keyboard.press("Delete")
+        elif len(text) <= _TYPED_CHARS and text.isprintable():
+            await keyboard.type(text)
+        else:
+            await keyboard.insert_text(text)
+        return ""
+
+    async def select(self, element: int, option: str) -> str:
+        """Choose an option of a list."""
+        done = await self._call("choose", element, option)
+        if "options" in done:
+            return f"{done['error']} {option[:60]!r}; it has: {', '.join(done['options'][:60])}"
+        return done.get("error", "")
+
+    async def press(self, key: str) -> str:
+        """Press a key, or keys together, wherever the focus is."""
+        wrong = check_key(key)
+        if wrong:
+            return wrong
+        await self._page.keyboard.press(key)
+        return ""
+
+    async def scroll(self, direction: str, element: int | None) -> str:
+        """Scroll an element, or the page."""
+        return (await self._call("scroll", element, direction)).get("error", "")
+
+    async def back(self) -> str:
+        """Go to the page before this one."""
+        if not await self._page.evaluate("() => window.navigation.canGoBack"):
+            return "there is no page to go back to"
+        await self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
+        return ""
+
+    async def tab(self, number: int) -> str:
+        """Bring a tab to the front."""
+        if not 1 <= number <= len(self._tabs):
+            return f"there is no tab {number}: there are {len(self._tabs)}"
+        self._front = number - 1
+        await self._page.bring_to_front()
+        return ""
+
+    # -- in the browser's loop -------------------------------------------------------------
+
+    @property
+    def _page(self) -> Any:
+        if self._has_crashed or not self._tabs:
+            raise BrowserGoneError("the page crashed")
+        return self._tabs[min(self._front, len(self._tabs) - 1)]
+
+    async def _open(self, path: str, then: str | None) -> View:
+        settings = self._settings
+        width, height = settings.viewport
+        self._context = await self._browser.chromium.new_context(
+            viewport={"width": width, "height": height},
+            extra_http_headers={TOKEN_HEADER: self._token},
+            accept_downloads=False,
+            service_workers="block",
+            locale="en-US",
+            timezone_id="UTC",
+            reduced_motion="reduce",
+        )
+        if settings.clock_step_ms is not None:
+            await self._context.clock.install(time=_EPOCH_S)
+            await self._context.clock.pause_at(_EPOCH_S + 1)
+        await self._context.add_init_script(f"({_SCRIPT})({self._seed});")
+        self._context.on("page", self._add_tab)
+        page = await self._context.new_page()
+        self._front = 0
+        await page.goto(
+            f"http://{settings.host}{path}",
+            wait_until="load",
+            timeout=settings.open_timeout_s * 900,
+        )
+        if then is not None:
+            await page.evaluate(then)
+        await self._tick(_LOADED_MS)
+        return await self._view("")
+
+    def _add_tab(self, page: Any) -> None:
+        self._tabs.append(page)
+        page.on("close", self._drop_tab)
+        page.on("crash", lambda _: self._crash())
+        page.on("dialog", self._answer_dialog)
+
+    def _drop_tab(self, page: Any) -> None:
+        if page in self._tabs:
+            self._tabs.remove(page)
+
+    def _crash(self) -> None:
+        self._has_crashed = True
+
+    async def _answer_dialog(self, dialog: Any) -> None:
+        self._dialogs.append(dialog.message)
+        await dialog.accept()
+
+    async def _act(self, deed: Callable[[WebSession], Awaitable[str]]) -> View:
+        self._dialogs.clear()
+        self._tabs_before, self._front_before = len(self._tabs), self._front
+        error = await deed(self)
+        await self._tick(self._settings.clock_step_ms or 0)
+        return await self._view(error)
+
+    async def _tick(self, milliseconds: int) -> None:
+        if self._settings.clock_step_ms is not None and milliseconds:
+            await self._context.clock.run_for(milliseconds)
+
+    async def _view(self, error: str) -> View:
+        """Return what is seen once the page has come to rest."""
+        deadline = time.monotonic() + _SETTLE_S
+        seen = await self._snapshot()
+        if seen["opened"]:
+            await self._go_to_new_tab(deadline)
+            seen = await self._snapshot()
+        while seen["isLeaving"]:
+            if time.monotonic() > deadline:
+                raise BrowserHungError("a page that was asked for did not load")
+            seen = await self._loaded(deadline)
+        if not self._is_at_home() or len(self._tabs) > MOST_TABS:
+            error = await self._leave()
+            seen = await self._snapshot()
+        return await self._as_view(seen, error)
+
+    async def _snapshot(self) -> dict[str, Any]:
+        options = {
+            "most": MOST_NODES,
+            "skip": self._settings.skip,
+            "at": self._settings.shows_places,
+        }
+        script = (
+            "options => { const seen = window.__agentgym.snapshot(options);"
+            f" seen.probed = ({self._settings.probe})(); return seen; }}"
+        )
+        return await self._page.evaluate(script, options)
+
+    async def _loaded(self, deadline: float) -> dict[str, Any]:
+        """Return the first look at the document that replaces the one in front."""
+        left_ms = max(deadline - time.monotonic(), 0.001) * 1000
+        await self._page.wait_for_load_state("load", timeout=left_ms)
+        try:
+            seen = await self._snapshot()
+        except driver_error() as error:
+            if "context was destroyed" not in str(error):
+                raise
+            return {"isLeaving": True}
+        if seen["isLeaving"]:
+            await asyncio.sleep(_POLL_S)  # the old document is still there
+        return seen
+
+    async def _go_to_new_tab(self, deadline: float) -> None:
+        while len(self._tabs) <= self._tabs_before:
+            if time.monotonic() > deadline:
+                raise BrowserHungError("a tab that was asked for did not open")
+            await asyncio.sleep(_POLL_S)
+        self._front = len(self._tabs) - 1
+        left_ms = max(deadline - time.monotonic(), 0.001) * 1000
+        await self._page.wait_for_load_state("load", timeout=left_ms)
+
+    async def _leave(self) -> str:
+        """Go back to where the agent may be; return what it is told."""
+        if len(self._tabs) > self._tabs_before:
+            await self._tabs[-1].close()
+            self._front = self._front_before
+        else:
+            await self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
+        return "that page cannot be reached"
+
+    def _is_at_home(self) -> bool:
+        parts = urlsplit(self._page.url)
+        return parts.scheme == "http" and parts.netloc == self._settings.host
+
+    async def _as_view(self, seen: dict[str, Any], error: str) -> View:
+        self.probed = seen["probed"]
+        titles = [await page.title() for page in self._tabs] if len(self._tabs) > 1 else []
+        return View(
+            url=self._page.url,
+            tabs=tuple(titles or [seen["title"]]),
+            tab=self._front,
+            nodes=read_nodes(seen["nodes"]),
+            focus=seen["focus"],
+            error=error,
+            notice="; ".join(self._dialogs),
+            is_cut=seen["isCut"],
+        )
+
+    async def _call(self, name: str, *arguments: Any) -> dict[str, Any]:
+        script = f"arguments => window.__agentgym.{name}(...arguments)"
+        return await self._page.evaluate(script, list(arguments))
+
+    # -- ends ------------------------------------------------------------------------------
+
+    def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        if self._has_crashed or not self._is_open:
+            coroutine.close()
+            raise BrowserGoneError("the page crashed" if self._has_crashed else "it is closed")
+        return self._browser.run(coroutine, timeout_s=timeout_s)
+
+    def _close_context(self) -> bool:
+        """Close the context; end the browser if it does not. Return whether it lives on."""
+        context, self._context = self._context, None
+        self._tabs.clear()
+        self._front = 0
+        if context is None or not self._browser.is_usable:
+            return self._browser.is_usable
+        try:
+            self._browser.run(context.close(), timeout_s=CLOSE_TIMEOUT_S)
+        except BrowserHungError:
+            # Other episodes of this browser fail with it: a browser that cannot close a context
+            # would keep the page, its process and its memory for ever.
+            self._browser.kill()
+        except BrowserError:
+            pass  # closed already, or going down by itself
+        return self._browser.is_usable
