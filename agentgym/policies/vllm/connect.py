@@ -78,22 +78,28 @@ async def connect(
     retries = options.retries if options is not None else None
     given = clients or {}
     servers = [Server(url, retries=retries, client=given.get(url)) for url in place.urls]
-    facts = [await describe(server, model=model) for server in servers]
-    if len({fact.model for fact in facts}) > 1:
-        raise PolicyError(f"the servers serve different models (got {[f.model for f in facts]!r})")
-    lengths = [f.max_context_tokens for f in facts if f.max_context_tokens is not None]
-    policy = VllmPolicy(
-        servers,
-        renderer or load_renderer(_folder(place, facts[0].folder), history=history),
-        model=facts[0].model,
-        policy_id=name(place) if name is not None else f"vllm:{facts[0].model}",
-        version=version,
-        max_context_tokens=min(lengths, default=None),
-        options=options,
-    )
-    for server in servers:
-        await shake_hands(server, policy.ask(), policy.renderer)
-    await policy.remember()
+    try:
+        facts = [await describe(server, model=model) for server in servers]
+        if len({fact.model for fact in facts}) > 1:
+            names = [fact.model for fact in facts]
+            raise PolicyError(f"the servers serve different models (got {names!r})")
+        lengths = [f.max_context_tokens for f in facts if f.max_context_tokens is not None]
+        policy = VllmPolicy(
+            servers,
+            renderer or load_renderer(_folder(place, facts[0].folder), history=history),
+            model=facts[0].model,
+            policy_id=name(place) if name is not None else f"vllm:{facts[0].model}",
+            version=version,
+            max_context_tokens=min(lengths, default=None),
+            options=options,
+        )
+        for server in servers:
+            await shake_hands(server, policy.ask(), policy.renderer)
+        await policy.remember()
+    except BaseException:
+        for server in servers:
+            await server.aclose()
+        raise
     return policy
 
 

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm.server import Server
 
-_TRUST_S = 5.0
-"""Seconds since its last answer after which a server is looked at again: it may have been replaced
-while nobody spoke to it."""
 _POLL_S = 0.2
 _SLOWEST_POLL_S = 2.0
 
@@ -49,12 +46,17 @@ class Fleet:
         admit: Called with a server that is another process than before, before it gets requests;
             raises if its weights are not the right ones.
         patience_s: How long a lost server is waited for.
+        trust_s: Seconds since its last answer after which a server is looked at again: it may have
+            been replaced while nobody spoke to it.
     """
 
-    def __init__(self, servers: Sequence[Server], *, admit: Admit, patience_s: float) -> None:
+    def __init__(
+        self, servers: Sequence[Server], *, admit: Admit, patience_s: float, trust_s: float
+    ) -> None:
         self.members = tuple(Member(server=server) for server in servers)
         self._admit = admit
         self._patience_s = patience_s
+        self._trust_s = trust_s
         self._homes: dict[str, Member] = {}
         for member in self.members:
             member.server.on_break = _doubter(member)
@@ -81,7 +83,7 @@ class Fleet:
         """
         self.begin(episode_id)
         member = self._homes[episode_id]
-        if time.monotonic() - member.last_answer > _TRUST_S and not member.busy:
+        if time.monotonic() - member.last_answer > self._trust_s and not member.busy:
             member.is_doubtful = True
         if member.is_doubtful:
             if not await member.server.is_healthy(timeout_s=2.0):

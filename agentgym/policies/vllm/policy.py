@@ -35,6 +35,9 @@ class VllmOptions:
     """Longest wait for one answer of a server."""
     patience_s: float = 300.0
     """How long a lost server is waited for before its episodes fail."""
+    trust_s: float = 2.0
+    """Seconds without a word after which a server is looked at before its next request: it may be
+    another process by then. No server starts sooner."""
     is_seeded: bool = True
     """Send each request's seed. On a GPU a seeded request costs a kernel of its own for each id."""
     partial: Partial = Partial.KEEP
@@ -93,7 +96,12 @@ class VllmPolicy(EnginePolicy):
             partial=self.options.partial,
             seed=seed,
         )
-        self._fleet = Fleet(servers, admit=self._admit, patience_s=self.options.patience_s)
+        self._fleet = Fleet(
+            servers,
+            admit=self._admit,
+            patience_s=self.options.patience_s,
+            trust_s=self.options.trust_s,
+        )
         self._proven: tuple[float, ...] | None = None
 
     @property
