@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
 
+@runtime_checkable
 class Transfer(Protocol):
     """One way of weights into engines."""
 
