@@ -16,7 +16,17 @@ from typing import Annotated
 import typer
 
 import agentgym
-from agentgym.cli import doctor, environments, evaluate, inspect, presets, scaffolding, tasks, train
+from agentgym.cli import (
+    doctor,
+    environments,
+    evaluate,
+    inspect,
+    presets,
+    scaffolding,
+    serve,
+    tasks,
+    train,
+)
 from agentgym.cli.output import complain
 from agentgym.errors import (
     AgentGymError,
@@ -50,6 +60,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("compare")(inspect.compare)
 app.command("view")(inspect.view)
 app.command("plot")(inspect.plot)
+app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 
 

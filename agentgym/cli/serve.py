@@ -1,0 +1,165 @@
+"""`agentgym serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentgym.cli.output import say
+from agentgym.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from agentgym.serving.launch import ServerDevice, ServerSpec
+
+ENVIRONMENT = "AGENTGYM_VLLM_ENV"
+"""Variable of the process: a virtual environment that vLLM is installed in."""
+_FIRST_PORT = 8_000
+_WATCH_S = 2.0
+
+
+def serve(
+    policy: Annotated[
+        str | None, typer.Argument(help="A model folder, a run's folder, or smollm2.")
+    ] = None,
+    servers: Annotated[int, typer.Option("-n", help="Servers, one a GPU.")] = 1,
+    port: Annotated[int, typer.Option(help="Port of the first; the others follow.")] = _FIRST_PORT,
+    gpus: Annotated[
+        str | None, typer.Option(help="GPUs to use, such as 0,1; one word a server.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; found out if not given.")] = None,
+    transfer: Annotated[
+        str | None, typer.Option(help="How a learner sends weights: ipc (same GPU) or nccl.")
+    ] = None,
+    lora_rank: Annotated[int, typer.Option(help="Largest rank of adapters; 0 takes none.")] = 0,
+    context: Annotated[int | None, typer.Option(help="Prompt and completion together.")] = None,
+    rows: Annotated[int, typer.Option(help="Requests that a server samples at once.")] = 256,
+    gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory to take.")] = 0.85,
+    front_ends: Annotated[int, typer.Option(help="HTTP processes of a server.")] = 1,
+    eager: Annotated[bool, typer.Option("--eager", help="Start sooner, run slower.")] = False,
+    python: Annotated[
+        Path | None, typer.Option(help=f"Interpreter with vLLM; by default that of ${ENVIRONMENT}.")
+    ] = None,
+    logs: Annotated[Path, typer.Option(help="Folder of the servers' output.")] = Path("runs/serve"),
+    attach: Annotated[
+        str | None, typer.Option(help="Addresses of servers that run: watch, start nothing.")
+    ] = None,
+) -> int:
+    """Start vLLM servers on this machine and look after them, or watch some that run."""
+    if (policy is None) == (attach is None):
+        raise ConfigError("give a policy to serve, or --attach URL,… to watch (got both or none)")
+    if attach is not None:
+        urls = [url.rstrip("/") for url in attach.split(",")]
+        return asyncio.run(_until_signal(_watch_running(urls)))
+    assert policy is not None
+    from agentgym.serving.launch import ServerDevice, ServerSpec, WeightTransfer
+
+    chosen = ServerDevice(_one_of(device, [d.value for d in ServerDevice]) or _found_device())
+    words = gpus.split(",") if gpus is not None else [None] * servers
+    if len(words) != servers:
+        raise ConfigError(f"'gpus' must name one GPU a server, {servers} (got {gpus!r})")
+    way = _one_of(transfer, [w.value for w in WeightTransfer])
+    folder = _folder(policy, chosen, logs)
+    specs = [
+        ServerSpec(
+            folder=folder,
+            port=port + index,
+            log=(logs / f"server-{index}.log").resolve(),
+            python=str(python) if python is not None else _interpreter(),
+            device=chosen,
+            gpu=words[index],
+            max_context_tokens=context,
+            max_rows=rows,
+            gpu_memory=gpu_memory,
+            transfer=WeightTransfer(way) if way is not None else None,
+            lora_rank=lora_rank,
+            front_ends=front_ends,
+            is_eager=eager,
+        )
+        for index in range(servers)
+    ]
+    return asyncio.run(_until_signal(_supervise(specs)))
+
+
+async def _supervise(specs: list[ServerSpec]) -> None:
+    """Start the servers and look after them until a signal comes."""
+    from agentgym.serving.supervisor import Supervisor
+
+    say(f"output of the servers: {specs[0].log.parent}")
+    async with Supervisor(specs, on_event=say) as supervisor:
+        say(f"policy: vllm:{','.join(spec.url for spec in specs)}")
+        await supervisor.watch()
+
+
+async def _watch_running(urls: list[str]) -> None:
+    """Say when servers that somebody else started come and go, until a signal comes."""
+    from agentgym.policies.vllm import Server
+
+    known: dict[str, bool] = {}
+    servers = [Server(url) for url in urls]
+    try:
+        while True:
+            for server in servers:
+                is_well = await server.is_healthy()
+                if known.get(server.url) != is_well:
+                    known[server.url] = is_well
+                    say(f"{server.url} {'answers' if is_well else 'does not answer'}")
+            await asyncio.sleep(_WATCH_S)
+    finally:
+        for server in servers:
+            await server.aclose()
+
+
+async def _until_signal(work: Coroutine[Any, Any, None]) -> int:
+    """Run `work` until it ends or somebody asks for the end, by Ctrl-C or SIGTERM."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    return 0
+
+
+def _folder(policy: str, device: ServerDevice, logs: Path) -> Path:
+    """Return the folder to serve: the policy's own, or a copy that a CPU can change."""
+    from agentgym.opening import load_part, model_folder
+    from agentgym.serving.launch import ServerDevice
+
+    folder = Path(model_folder(policy)).expanduser()
+    if not (folder / "config.json").is_file():
+        folder = Path(load_part("agentgym.trainers.models.load").resolve_policy(policy))
+    folder = folder.resolve()
+    if device is ServerDevice.CPU:
+        untied_copy: Any = load_part("agentgym.trainers.staging").untied_copy
+        copy: Path = untied_copy(folder, logs.resolve() / "model")
+        return copy
+    return folder
+
+
+def _one_of(word: str | None, known: list[str]) -> str | None:
+    if word is not None and word not in known:
+        raise ConfigError(f"must be one of {known!r} (got {word!r}){nearest(word, known)}")
+    return word
+
+
+def _found_device() -> str:
+    """Return what there is: a GPU's driver shows itself in /dev."""
+    return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+
+
+def _interpreter() -> str:
+    """Return the interpreter of vLLM's environment, if one is named, else this one."""
+    named = os.environ.get(ENVIRONMENT)
+    return str(Path(named) / "bin" / "python") if named else sys.executable
+
+
+__all__ = ["ENVIRONMENT", "serve"]
