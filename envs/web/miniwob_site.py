@@ -61,7 +61,7 @@ def _policy(body: bytes) -> str:
     # A parser turns line ends into \n before it hashes a script.
     texts = [text.replace(b"\r\n", b"\n") for text in _INLINE.findall(body)]
     hashes = " ".join(map(_hash, texts))
-    # jQuery sets a handler `t` to see what a browser does with it; jscolor reads its options by eval.
+    # jQuery sets a handler `t` to see what becomes of it; jscolor reads its options by eval.
     allowed = f"'unsafe-hashes' {_hash(b't')}" + (" 'unsafe-eval'" if b"jscolor" in body else "")
     return (
         f"script-src 'self' {hashes} {allowed}; frame-src 'self'; object-src 'none'; "

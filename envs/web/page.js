@@ -93,9 +93,16 @@
     return TAG_ROLES[element.tagName] || '';
   };
 
+  // What a label says, without what the control in it holds.
+  const saidBy = node => {
+    if (node.nodeType === 3) return node.data;
+    if (node.nodeType !== 1 || ['SELECT', 'TEXTAREA', 'BUTTON'].includes(node.tagName)) return '';
+    return [...node.childNodes].map(saidBy).join('');
+  };
+
   const labelOf = element => {
     const labels = element.labels ? [...element.labels] : [];
-    return clean(labels.map(label => label.innerText).join(' '));
+    return clean(labels.map(saidBy).join(' '));
   };
 
   const nameOf = (element, role) => {
@@ -182,6 +189,8 @@
     const isClickable = isSeen && element.tagName !== 'BODY' && isPointer(element, style);
     const texts = [...element.childNodes]
       .filter(node => node.nodeType === 3 && clean(node.data)).map(node => clean(node.data));
+    // A bare list item or cell is known by what is in it.
+    if (['listitem', 'cell'].includes(role) && !texts.length && !isClickable) role = '';
     const isOwnLine = role !== '' || (isSeen && isClickable && !hasControl)
       || (isSeen && texts.length > 0 && !hasControl);
     let inner = depth;
@@ -227,12 +236,12 @@
     const shown = role || (texts.length ? 'text' : 'clickable');
     const node = { id: idOf(element), role: shown, depth, states: statesOf(element) };
     node.name = role ? nameOf(element, role) : texts[0] || nameOf(element, 'clickable');
-    if (role && !node.name && texts.length && !NAMED_BY_CONTENT.has(role)) node.name = texts[0];
-    if (isClickable) node.clickable = true;
     const isField = ['INPUT', 'TEXTAREA'].includes(element.tagName);
+    if (role && !node.name && texts.length && !isField) node.name = texts[0];
+    if (isClickable) node.clickable = true;
     if (isField && !['checkbox', 'radio', 'button'].includes(role)) {
       node.value = element.type === 'password' ? '*'.repeat(element.value.length) : element.value;
-      if (!['text', 'textarea'].includes(element.type)) node.type = element.type;
+      if (!['text', 'textarea', 'search'].includes(element.type)) node.type = element.type;
     } else if (role === 'textbox') {
       node.value = clean(element.innerText);
       node.name = clean(element.getAttribute('aria-label'));

@@ -315,18 +315,19 @@ class WebSession:
             "options => { const seen = window.__agentgym.snapshot(options);"
             f" seen.probed = ({self._settings.probe})(); return seen; }}"
         )
-        return await self._page.evaluate(script, options)
+        try:
+            return await self._page.evaluate(script, options)
+        except driver_error() as error:
+            if "context was destroyed" not in str(error):
+                raise
+            # The document went while it was looked at: the next one is on its way.
+            return {"isLeaving": True, "opened": 0}
 
     async def _loaded(self, deadline: float) -> dict[str, Any]:
         """Return the first look at the document that replaces the one in front."""
         left_ms = max(deadline - time.monotonic(), 0.001) * 1000
         await self._page.wait_for_load_state("load", timeout=left_ms)
-        try:
-            seen = await self._snapshot()
-        except driver_error() as error:
-            if "context was destroyed" not in str(error):
-                raise
-            return {"isLeaving": True}
+        seen = await self._snapshot()
         if seen["isLeaving"]:
             await asyncio.sleep(_POLL_S)  # the old document is still there
         return seen
