@@ -10,7 +10,7 @@ from typing import Self
 
 from agentgym.config import RunConfig
 from agentgym.engine import Engine
-from agentgym.policies.transformers import TransformersPolicy
+from agentgym.policy import TrainablePolicy
 from agentgym.records import Task
 from agentgym.renderer.base import Renderer
 from agentgym.rewards import Rubric
@@ -42,7 +42,7 @@ class Session:
     """The model's tokenizer and chat template."""
     base: Path
     """Model folder that the run began from; its tokenizer goes into every saved policy."""
-    policy: TransformersPolicy
+    policy: TrainablePolicy
     """Samples with the learner's weights."""
     has_copy: bool = False
     """Whether those are a copy, which every update must be sent to."""

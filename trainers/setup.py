@@ -20,6 +20,7 @@ from agentgym.errors import ConfigError
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.policies.transformers import TransformersPolicy
 from agentgym.policies.transformers.weights import load_tensors
+from agentgym.policy import TrainablePolicy
 from agentgym.records import Task, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
@@ -34,6 +35,7 @@ from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
+from agentgym.trainers.served import is_served, open_served, served_base
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream, open_sources
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
@@ -158,7 +160,13 @@ async def open_session(
     if is_resumed and world.is_main:
         # What was written after the checkpoint is run again; without one, everything is.
         folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
-    policy = _policy(config, learner, renderer, base, state)
+    policy: TrainablePolicy
+    if is_served(config.policy) and world.is_main:
+        policy = await open_served(
+            config, learner, renderer, folder.path, version=state.policy_version
+        )
+    else:
+        policy = _policy(config, learner, renderer, base, state)
     return Session(
         config=config,
         world=world,
@@ -204,6 +212,7 @@ def samples_from_copy(config: RunConfig, learner: Learner) -> bool:
     It must where the learner's are in pieces, on several ranks, or wider than what is computed.
     """
     is_wider = learner.scorer.compute is not None and not config.model.lora_rank
+    is_wider = is_wider and not is_served(config.policy)  # servers narrow what they are sent
     return learner.world.size > 1 or is_wider
 
 
@@ -227,7 +236,7 @@ def _policy(
     )
 
 
-def _engine(config: RunConfig, policy: TransformersPolicy) -> Engine:
+def _engine(config: RunConfig, policy: TrainablePolicy) -> Engine:
     return Engine(
         policy,
         max_concurrent=config.rollout.max_concurrent,
@@ -266,6 +275,8 @@ async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
     config = inputs.config
     if config.warmstart.path is not None:
         return Path(config.warmstart.path)
+    if is_served(config.policy):
+        return await served_base(config.policy)
     family, _, size = config.policy.partition(":")
     if family != "tiny":
         return resolve_policy(config.policy)

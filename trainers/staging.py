@@ -26,6 +26,8 @@ from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
 
+UNTIED_FROM = "agentgym_untied_from"
+"""Key in the config of a copy made by `untied_copy`: the folder that it was made of."""
 _SHOWN = 3
 _ALIGNMENT = 256
 """Bytes: tensors begin where the copy engine likes it."""
@@ -134,7 +136,7 @@ def untied_copy(folder: Path, target: Path) -> Path:
     embedding = next(name for name in weights if name.endswith("embed_tokens.weight"))
     weights.setdefault("lm_head.weight", weights[embedding])
     save_weights(weights, target)
-    config["tie_word_embeddings"] = False
+    config |= {"tie_word_embeddings": False, UNTIED_FROM: str(folder.resolve())}
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     return target
 
@@ -273,6 +275,7 @@ def _padded_rows(name: str, tensor: Tensor) -> int:
 
 
 __all__ = [
+    "UNTIED_FROM",
     "Staging",
     "checkpoint_names",
     "checkpoint_weights",

@@ -39,6 +39,8 @@ def _reason_for_no_effect(config: RunConfig, key: str) -> str | None:
         return (
             f"the policy {config.policy!r} comes with its size; only 'tiny' models are built here"
         )
+    if key == "rollout.weight_sync" and family != "vllm":
+        return f"the policy {config.policy!r} samples without servers"
     if key == "model.lora_alpha" and config.model.lora_rank == 0:
         return "'model.lora_rank' is 0, so there are no adapters"
     if section == "warmstart" and name != "steps" and not _warmstart_reads(config, name):
@@ -140,6 +142,16 @@ def _learned_policy(config: RunConfig) -> Problem | None:
     )
 
 
+def _deterministic_servers(config: RunConfig) -> Problem | None:
+    if not (config.deterministic and config.policy.startswith("vllm:")):
+        return None
+    return _problem(
+        "deterministic",
+        "'deterministic' cannot be had from vLLM servers, whose batches depend on who asks first; "
+        "use a policy in this process",
+    )
+
+
 def _duplicate_envs(config: RunConfig) -> Problem | None:
     seen = [
         (source.name, source.split, str(sorted(source.kwargs.items()))) for source in config.envs
@@ -160,5 +172,6 @@ _RULES: tuple[Rule, ...] = (
     _warmup,
     _warmstart_path,
     _learned_policy,
+    _deterministic_servers,
     _duplicate_envs,
 )

@@ -54,6 +54,16 @@ MICRO_BATCH_TOKENS = {Device.CPU: 2_048, Device.CUDA: 16_384}
 faster than one large padded one, and a model of 135 million parameters keeps 3.5 MB a token."""
 
 
+class WeightSync(StrEnum):
+    """How a learner's weights get to vLLM servers."""
+
+    AUTO = "auto"
+    FOLDER = "folder"
+    IPC = "ipc"
+    NCCL = "nccl"
+    ADAPTER = "adapter"
+
+
 class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
 
@@ -100,6 +110,10 @@ class RolloutConfig(Section):
     """Further tries of an episode whose infrastructure failed."""
     max_staleness: NotNegative = 0
     """Updates that may lie between sampling and training; 0 is synchronous training."""
+    weight_sync: WeightSync = WeightSync.AUTO
+    """How new weights get to vLLM servers: a saved file (folder; servers on a CPU), the memory of a
+    GPU that both use (ipc), from GPU to GPU (nccl), or adapters as files (adapter). Auto takes
+    folder on a CPU, ipc where there is one GPU, nccl where there are more."""
 
     def sampling(self) -> Sampling:
         """Return how a training turn is drawn, without stops and seed."""

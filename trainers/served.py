@@ -1,0 +1,135 @@
+"""Opens the policy of a run that samples on vLLM servers: `served_base`, `open_served`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from agentgym.config import RunConfig
+from agentgym.config.schema import WeightSync
+from agentgym.errors import ConfigError
+from agentgym.policies.transformers.weights import load_tensors
+from agentgym.policies.vllm import Server, VllmOptions, VllmPolicy, connect, parse_address
+from agentgym.policies.vllm.connect import model_folder_of
+from agentgym.policies.vllm.handshake import describe
+from agentgym.renderer.base import Renderer
+from agentgym.renderer.fast_tokenizer import read_json
+from agentgym.trainers.learner import Learner
+from agentgym.trainers.models.load import load_model
+from agentgym.trainers.staging import UNTIED_FROM
+from agentgym.trainers.transfers import (
+    AdapterTransfer,
+    FolderTransfer,
+    IpcTransfer,
+    NcclTransfer,
+    Transfer,
+)
+from agentgym.trainers.weight_sync import SyncedPolicy, tolerance_of
+from agentgym.trainers.world import full_state
+
+SCRATCH = "sync"
+"""Folder in a run's folder: weights on their way to servers."""
+
+
+def is_served(policy: str) -> bool:
+    """Return whether a policy's name means vLLM servers."""
+    return policy.startswith("vllm:")
+
+
+async def served_base(policy: str) -> Path:
+    """Return the model folder that a served policy begins from, on this machine.
+
+    Raises:
+        InfrastructureError: If the server cannot be reached.
+        PolicyError: If its folder is not here and none is named.
+    """
+    folder = await served_folder(policy)
+    origin = read_json(folder / "config.json").get(UNTIED_FROM)
+    # A learner begins with what the copy was made of, whose head is tied.
+    named = parse_address(policy).folder is not None
+    return Path(origin) if isinstance(origin, str) and not named else folder
+
+
+async def served_folder(policy: str) -> Path:
+    """Return the model folder that servers began with, or the one named in its place."""
+    address = parse_address(policy)
+    server = Server(address.urls[0])
+    try:
+        facts = await describe(server)
+    finally:
+        await server.aclose()
+    return model_folder_of(address, facts.folder)
+
+
+async def open_served(
+    config: RunConfig, learner: Learner, renderer: Renderer, run: Path, *, version: int
+) -> SyncedPolicy:
+    """Return a policy on servers that have the learner's weights, proved.
+
+    Args:
+        config: Resolved settings; their policy is `vllm:URL`.
+        learner: Owner of the weights.
+        renderer: The model's tokenizer and chat template.
+        run: The run's folder.
+        version: Learner updates behind the weights.
+
+    Raises:
+        InfrastructureError: If a server cannot be reached.
+        PolicyError: If a server does not fit, with the reason.
+    """
+    # A GPU samples seeded requests one by one, which only a run to be repeated is worth.
+    on_cpu = learner.world.device.type == "cpu"
+    options = VllmOptions(is_seeded=on_cpu or config.deterministic)
+    policy: VllmPolicy = await connect(
+        config.policy, renderer=renderer, version=version, options=options
+    )
+    served = await served_folder(config.policy)
+    transfer = _transfer(config, learner, served, run / SCRATCH)
+    dtype = torch.float32 if on_cpu else torch.bfloat16
+    model = await _whole(config, learner, served)
+    synced = SyncedPolicy(policy, model, transfer, tolerance=tolerance_of(dtype))
+    try:
+        # Whatever the servers have: an earlier run's weights, or the folder's before a warm start.
+        await synced.update_weights(None, version)
+    except BaseException:
+        await synced.aclose()
+        raise
+    return synced
+
+
+async def _whole(config: RunConfig, learner: Learner, folder: Path) -> nn.Module:
+    """Return the learner's module, or a whole copy where its weights are in pieces."""
+    if learner.world.size == 1:
+        return learner.model
+    model = load_model(folder, config.model, dtype=config.optim.dtype, device=learner.world.device)
+    load_tensors(model, full_state(learner.model, learner.world))
+    return model
+
+
+def _transfer(config: RunConfig, learner: Learner, served: Path, scratch: Path) -> Transfer:
+    """Return how weights get to the servers: as configured, or what suits the device.
+
+    Raises:
+        ConfigError: If the configured way needs what is not there.
+    """
+    way = config.rollout.weight_sync
+    has_gpu = learner.world.device.type == "cuda"
+    if way is WeightSync.AUTO:
+        # One GPU for both, or the learner on one of its own.
+        on_gpu = WeightSync.IPC if torch.cuda.device_count() == 1 else WeightSync.NCCL
+        way = on_gpu if has_gpu else WeightSync.FOLDER
+    if way is WeightSync.ADAPTER:
+        if not config.model.lora_rank:
+            raise ConfigError("'rollout.weight_sync' adapter needs 'model.lora_rank' > 0 (got 0)")
+        return AdapterTransfer(scratch)
+    if way is WeightSync.FOLDER:
+        return FolderTransfer(served, scratch)
+    if not has_gpu:
+        raise ConfigError(f"'rollout.weight_sync' {way} needs a GPU; take folder (got {way!r})")
+    kind = IpcTransfer if way is WeightSync.IPC else NcclTransfer
+    return kind(served, scratch, dtype=torch.bfloat16)
+
+
+__all__ = ["SCRATCH", "is_served", "open_served", "served_base", "served_folder"]
