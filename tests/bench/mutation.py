@@ -231,6 +231,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip", type=int, default=0, help="leave out the first so many drawn")
+    parser.add_argument(
+        "--shard", default="0/1", help="I/N: every N-th of them from the I-th on, for N processes"
+    )
     parser.add_argument("--limit-s", type=int, default=600)
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -242,11 +245,13 @@ def main() -> None:
     survivors = 0
     if run_child(None, options.limit_s) != 0:
         raise SystemExit("the tests fail without any change")
-    for at, mutant in enumerate(drawn[options.skip :], start=options.skip):
+    first, of = map(int, options.shard.split("/"))
+    chosen = list(enumerate(drawn))[options.skip :][first::of]
+    for at, mutant in chosen:
         if run_child(mutant, options.limit_s) == 0:
             survivors += 1
             print(f"{at:4d} survived {mutant.path.name}:{mutant.line}: {mutant.text}", flush=True)
-    print(f"{survivors} survivors of {len(drawn) - options.skip}")
+    print(f"{survivors} survivors of {len(chosen)}")
 
 
 if __name__ == "__main__":

@@ -64,14 +64,19 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--policy", default="smollm2", help="tiny, smollm2 or a folder")
-    parser.add_argument("--rows", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=4096)
+    # On a CPU a small size only shows that it runs: the figures that count are a GPU's.
+    on_gpu = torch.cuda.is_available()
+    policy, rows, tokens = ("smollm2", 512, 4096) if on_gpu else ("tiny", 32, 256)
+    parser.add_argument("--policy", default=policy, help="tiny, smollm2 or a folder")
+    parser.add_argument("--rows", type=int, default=rows)
+    parser.add_argument("--tokens", type=int, default=tokens)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--micro-batch-tokens", type=int, default=32_768)
     parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--episodes", type=int, default=128, help="episodes of the belief scoring")
-    parser.add_argument("--episode-tokens", type=int, default=640)
+    parser.add_argument(
+        "--episodes", type=int, default=128 if on_gpu else 16, help="of the beliefs"
+    )
+    parser.add_argument("--episode-tokens", type=int, default=640 if on_gpu else 128)
     parser.add_argument("--answer-tokens", type=int, default=6)
     return parser.parse_args()
 
