@@ -64,7 +64,7 @@ async def served_folder(policy: str) -> Path:
 
 
 async def open_served(
-    config: RunConfig, learner: Learner, renderer: Renderer, run: Path, *, version: int
+    config: RunConfig, learner: Learner, renderer: Renderer, run: Path, version: int
 ) -> SyncedPolicy:
     """Return a policy on servers that have the learner's weights, proved.
 

@@ -160,11 +160,8 @@ async def open_session(
     if is_resumed and world.is_main:
         # What was written after the checkpoint is run again; without one, everything is.
         folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
-    policy: TrainablePolicy
     if is_served(config.policy) and world.is_main:
-        policy = await open_served(
-            config, learner, renderer, folder.path, version=state.policy_version
-        )
+        policy = await open_served(config, learner, renderer, folder.path, state.policy_version)
     else:
         policy = _policy(config, learner, renderer, base, state)
     return Session(
