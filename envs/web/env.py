@@ -70,6 +70,7 @@ class WebEnv(ToolEnv):
         self._folder = Path(screenshots) if screenshots is not None else None
         self._session: WebSession | None = None
         self._view: View | None = None
+        self.actions_taken = 0
 
     # -- what a subclass defines -----------------------------------------------------------
 
@@ -90,6 +91,7 @@ class WebEnv(ToolEnv):
     def start(self, task: Task, rng: random.Random) -> str:
         """Open a fresh context and show the task and its first page."""
         self._end_session()
+        self.actions_taken = 0
         self._view = self.open_page(task, rng.getrandbits(31))
         return f"Task: {self.goal}\n\n{self._view.text()}"
 
@@ -207,6 +209,7 @@ class WebEnv(ToolEnv):
 
     def _act(self, deed: Callable[[WebSession], Awaitable[str]]) -> Reply:
         self._view = self.session.act(deed)
+        self.actions_taken += 1
         ended = self.verdict()
         if ended is not None:
             return ended

@@ -16,7 +16,9 @@ from agentgym.envs.web.view import View
 from agentgym.limits import Limits
 from agentgym.records import Task
 
-_SKIP = "#query, #reward-display, #sync-task-cover, #click-canvas, #attention-canvas"
+# The words of the task are given apart from the page, but some hold a swatch, an icon or a drawing.
+_SKIP = "#query:not(:has(svg, canvas, img, button, [style*=background], [class*=icon])), "
+_SKIP += "#reward-display, #sync-task-cover, #click-canvas, #attention-canvas"
 """What the page shows beside the task: its words, the score, the cover before the start."""
 _CLOCK_STEP_MS = 1_000
 """What one action takes on the page's clock: longer than any animation of these pages."""
@@ -128,5 +130,5 @@ class MiniWobEnv(WebEnv):
         if self._solution is None:
             assert self.task is not None
             raise NotImplementedError(f"no solution of {self.task.payload['page']!r} is scripted")
-        name, arguments = self._solution(self.goal, self.view)
+        name, arguments = self._solution(self.goal, self.view, self.actions_taken)
         return self.protocol.format_call(name, arguments)

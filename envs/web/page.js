@@ -135,6 +135,9 @@
     aria('selected', 'selected');
     aria('expanded', 'expanded');
     aria('pressed', 'pressed');
+    const active = element.ownerDocument.activeElement?.getAttribute('aria-activedescendant');
+    if (element.id && element.id === active) states.push('active');
+    if (element.tagName === 'TEXTAREA') states.push('multiline');
     if (isDisabled(element)) states.push('disabled');
     if (element.readOnly === true && 'value' in element) states.push('readonly');
     return states;
@@ -151,7 +154,7 @@
   // Words for what has none: an icon's class, a shape's colour.
   const hintOf = element => {
     const names = [...element.classList, element.id].filter(name => name && !/^ui-/.test(name));
-    return names[0] || '';
+    return names.slice(0, 3).join(' ');
   };
 
   const looksOf = (element, style, box) => {
@@ -301,6 +304,9 @@
     return { x, y };
   };
 
+  const PARTS = [0.5, 0.2, 0.8, 0.05, 0.95];
+  const POINTS = PARTS.flatMap(fx => PARTS.map(fy => [fx, fy]));
+
   // Where to point at an element, or why that is not possible.
   const locate = id => {
     const element = find(id);
@@ -311,7 +317,8 @@
     if (!box) return { error: `element ${id} is not visible now` };
     const root = element.ownerDocument;
     let blocker = null;
-    for (const [fx, fy] of [[0.5, 0.5], [0.2, 0.5], [0.8, 0.5], [0.5, 0.2], [0.5, 0.8]]) {
+    // The middle first; where that is covered, whatever part can be seen.
+    for (const [fx, fy] of POINTS) {
       const x = box.x + box.width * fx;
       const y = box.y + box.height * fy;
       const hit = root.elementFromPoint(x, y);
