@@ -33,7 +33,6 @@ SETTINGS = (
     "eval.max_new_tokens=32",
     "eval.tasks=300",
     "limits.max_turns=5",
-    "optim.warmup_steps=5",
     "optim.device=cpu",
 )
 
@@ -102,6 +101,7 @@ def _train(options: argparse.Namespace, folder: Path, name: str, seed: int, warm
         f"steps={options.steps}",
         f"eval.every={options.every}",
         f"optim.learning_rate={rate}",
+        f"optim.warmup_steps={min(5, options.steps)}",
         f"run_dir={run}",
     )
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
