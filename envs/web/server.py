@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -63,8 +64,8 @@ class Response:
     """Further headers."""
 
 
-Site = Callable[[Request], Response]
-"""Answers a request at once; runs in the event loop."""
+Site = Callable[[Request], Response | Awaitable[Response]]
+"""Answers a request; runs in the event loop."""
 
 
 def redirect(target: str) -> Response:
@@ -133,7 +134,10 @@ class SiteServer:
                 await writer.wait_closed()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = await reader.readuntil(b"\r\n\r\n")
+        first = await reader.readexactly(1)
+        if not first.isalpha():
+            return False  # no HTTP: a browser that was sent to https asks for a secret channel
+        head = first + await reader.readuntil(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
         headers = {
             name.strip().lower(): value.strip()
@@ -146,12 +150,12 @@ class SiteServer:
             writer.write(_written(Response(status=400)))
             return False
         body = await reader.readexactly(size)
-        response = self._answer(lines[0], headers, body)
+        response = await self._answer(lines[0], headers, body)
         writer.write(_written(response))
         await writer.drain()
         return headers.get("connection", "").lower() != "close"
 
-    def _answer(self, line: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def _answer(self, line: str, headers: Mapping[str, str], body: bytes) -> Response:
         token = headers.get(TOKEN_HEADER, "")
         if token not in self._sessions:
             return Response(status=403, body=b"this server serves one browser only")
@@ -164,7 +168,7 @@ class SiteServer:
             return Response(status=405)
         url = urlsplit(target)
         form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        return site(
+        answer = site(
             Request(
                 method=method,
                 host=headers["host"].partition(":")[0],
@@ -174,6 +178,7 @@ class SiteServer:
                 session=self._sessions[token],
             )
         )
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def _written(response: Response) -> bytes:

@@ -1,0 +1,59 @@
+"""Pages of the tests' own, in a browser; everything is skipped where that cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright", reason="needs the extra web")
+
+from agentgym.envs.web.browser import BrowserPool
+from agentgym.envs.web.chromium import find_chromium
+from agentgym.envs.web.server import Request, Response
+from agentgym.envs.web.session import Settings, WebSession
+
+OpenPages = Callable[..., WebSession]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    found = find_chromium()
+    if found is None:
+        pytest.skip("needs Chromium")
+    return found
+
+
+@pytest.fixture
+def pool(chromium: str) -> Iterator[BrowserPool]:
+    """Browsers of one test, gone after it."""
+    pool = BrowserPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def pages(chromium: str) -> Iterator[OpenPages]:
+    """Return a function that opens pages, given as path -> body, in the shared browser."""
+    opened: list[WebSession] = []
+
+    def open_pages(
+        bodies: Mapping[str, str] | str, *, pool: BrowserPool | None = None, **settings: Any
+    ) -> WebSession:
+        texts = {"/": bodies} if isinstance(bodies, str) else bodies
+
+        def respond(request: Request) -> Response:
+            if request.path not in texts:
+                return Response(status=404, body=b"<title>none</title>no such page")
+            return Response(body=f"<!DOCTYPE html>{texts[request.path]}".encode())
+
+        given = {"site": respond, **settings}
+        extra = {"pool": pool} if pool is not None else {}
+        session = WebSession(Settings(host="pages.test", **given), executable=chromium, **extra)
+        opened.append(session)
+        return session
+
+    yield open_pages
+    for session in opened:
+        session.close()
