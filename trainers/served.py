@@ -79,15 +79,15 @@ async def open_served(
         InfrastructureError: If a server cannot be reached.
         PolicyError: If a server does not fit, with the reason.
     """
-    # A GPU samples seeded requests one by one, which only a run to be repeated is worth.
-    on_cpu = learner.world.device.type == "cpu"
-    options = VllmOptions(is_seeded=on_cpu or config.deterministic)
+    # Batches depend on who asks first, so seeds would repeat nothing; on a GPU they cost a kernel
+    # of their own for each id.
+    options = VllmOptions(is_seeded=False)
     policy: VllmPolicy = await connect(
         config.policy, renderer=renderer, version=version, options=options
     )
     served = await served_folder(config.policy)
     transfer = _transfer(config, learner, served, run / SCRATCH)
-    dtype = torch.float32 if on_cpu else torch.bfloat16
+    dtype = torch.float32 if learner.world.device.type == "cpu" else torch.bfloat16
     model = await _whole(config, learner, served)
     synced = SyncedPolicy(policy, model, transfer, tolerance=tolerance_of(dtype))
     try:

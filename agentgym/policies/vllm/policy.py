@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tenacity import (
     AsyncRetrying,
@@ -18,7 +19,7 @@ from agentgym.policies.vllm.control import EngineControl, HttpControl
 from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
-from agentgym.policies.vllm.server import Retries, Server, ServerLostError
+from agentgym.policies.vllm.server import Retries, Server, ServerFaultError, ServerLostError
 from agentgym.policies.vllm.wire import Answer, completion_body, parse_completion
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
@@ -211,15 +212,23 @@ class VllmPolicy(EnginePolicy):
                     max_tokens=sampling.max_new_tokens,
                     seed=sampling.seed if self.options.is_seeded else None,
                 )
-                with self._fleet.talking_to(member):
-                    payload = await member.server.post(
-                        "/v1/completions",
-                        body,
-                        timeout_s=self.options.timeout_s,
-                        is_repeatable=False,
-                    )
+                payload = await self._post(member, body)
                 return parse_completion(payload, is_greedy=sampling.temperature == 0)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _post(self, member: Member, body: Mapping[str, Any]) -> Any:
+        """Return a server's reply; an error of one that is about to end counts as its loss."""
+        server = member.server
+        try:
+            with self._fleet.talking_to(member):
+                return await server.post(
+                    "/v1/completions", body, timeout_s=self.options.timeout_s, is_repeatable=False
+                )
+        except ServerFaultError as error:
+            if await server.is_healthy():
+                raise
+            member.is_doubtful = True
+            raise ServerLostError(f"{server.url} is ending: {error}") from error
 
     async def _admit(self, member: Member) -> None:
         """Let a server in that is another process than before, if it has the right weights."""

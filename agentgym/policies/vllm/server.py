@@ -41,6 +41,10 @@ class ServerLostError(InfrastructureError):
     """A connection broke before the answer was whole: the server may be gone, or the network."""
 
 
+class ServerFaultError(InfrastructureError):
+    """The server answered that it cannot answer now, such as with status 500."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """How a request whose connection broke is sent again."""
@@ -135,8 +139,8 @@ class Server:
 
         Raises:
             ServerLostError: If the connection breaks, each time it is tried.
-            InfrastructureError: If there is no answer in time, or the server says that it cannot
-                answer now.
+            ServerFaultError: If the server says that it cannot answer now.
+            InfrastructureError: If there is no answer in time.
             PolicyError: If the server refuses the request.
         """
         call = _Call(
@@ -238,7 +242,7 @@ class Server:
 def _value(response: httpx.Response, address: str) -> Any:
     if response.is_error:
         text = " ".join(response.text[:_SHOWN_CHARACTERS].split())
-        kind = InfrastructureError if response.status_code in _TRANSIENT else PolicyError
+        kind = ServerFaultError if response.status_code in _TRANSIENT else PolicyError
         raise kind(f"{address} answered {response.status_code}: {text}")
     if not response.content:
         return None
@@ -260,4 +264,4 @@ def _metric(text: str, name: str) -> float:
     return sum(values)
 
 
-__all__ = ["Load", "Retries", "Server", "ServerLostError"]
+__all__ = ["Load", "Retries", "Server", "ServerFaultError", "ServerLostError"]

@@ -317,6 +317,16 @@ async def test_error_of_a_server_that_is_well_is_not_repeated_h8(
     assert fake.calls.count("/v1/completions") - before == 1
 
 
+async def test_error_of_a_server_that_is_ending_counts_as_its_loss(
+    policy: VllmPolicy, fake: FakeVllm
+) -> None:
+    # As when the kernel ends an engine for want of memory: its server answers 500, then ends too.
+    before = await policy.generate(ask())
+    fake.inject(Fault(kind=FaultKind.ERROR))
+    fake.inject(Fault(kind=FaultKind.ERROR, path="/health", count=2))
+    assert await policy.generate(ask()) == before
+
+
 async def test_server_that_hangs_ends_at_the_deadline(fake: FakeVllm) -> None:
     options = VllmOptions(timeout_s=0.2, retries=QUICK)
     policy = await connect(fake.url, options=options)
