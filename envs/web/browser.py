@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Coroutine
@@ -23,6 +24,7 @@ from agentgym.envs.web.server import SiteServer
 from agentgym.errors import InfrastructureError
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 SEATS_EACH = 16
 """Contexts of one browser: beyond that its single driver process is what episodes wait for."""
@@ -31,6 +33,8 @@ START_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 5.0
 """For a browser to go in peace; then its processes are killed."""
 _KILL_TIMEOUT_S = 5.0
+_POLL_S = 0.02
+_REAP_POLLS = 100
 IDLE_S = 20.0
 """A browser without episodes stays so long, since the next one is often made at once."""
 
@@ -53,7 +57,11 @@ class BrowserHungError(BrowserError):
 
 
 class BrowserGoneError(BrowserError):
-    """The browser or the page is not there any more: it crashed, or was killed or closed."""
+    """The browser is not there any more: it crashed, or was killed or closed."""
+
+
+class PageCrashedError(BrowserError):
+    """The process of one page is gone; the browser goes on."""
 
 
 class Browser:
@@ -107,7 +115,8 @@ class Browser:
             BrowserHungError: If it takes longer, or `timeout_s` is not above 0: then nothing is
                 started.
             BrowserGoneError: If the browser is closed, or goes meanwhile.
-            BrowserError: If the driver says that it failed.
+            PageCrashedError: If the page's process is gone.
+            BrowserError: If the driver says that it failed otherwise.
         """
         if timeout_s <= 0:
             coroutine.close()
@@ -133,6 +142,10 @@ class Browser:
         if self._thread.is_alive():
             self.kill()
 
+    def condemn(self) -> None:
+        """Have no new context opened in it; the pool ends it before it gives out another one."""
+        self._is_condemned = True
+
     def stop_soon(self) -> None:
         """Let it end by itself, without waiting for it."""
         self._is_condemned = True
@@ -156,11 +169,16 @@ class Browser:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(self._note)
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             error = runner.run(self._outcome())
         # Handed to who waits for the start; later there is nobody left to tell.
         if error is not None and not self._started.done():
             self._started.set_exception(BrowserError(f"Chromium did not start: {error}"))
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what nobody waited for: calls that were in flight when the driver went."""
+        _log.debug("browser: %s", context.get("exception") or context.get("message"))
 
     async def _outcome(self) -> BaseException | None:
         life = self._loop.create_task(self._live())
@@ -198,6 +216,12 @@ class Browser:
                         await self._chromium.close()
                     await playwright.stop()
         kill_tree(self.process_ids, timeout_s=_KILL_TIMEOUT_S)
+        # The loop hears of the end of its child, and closes the pipes to it, in its own time.
+        for _ in range(_REAP_POLLS):
+            await asyncio.sleep(_POLL_S)
+            if not set(self.process_ids) & set(children_of(os.getpid())):
+                break
+        await asyncio.sleep(_POLL_S)
 
 
 async def _translated(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -206,7 +230,9 @@ async def _translated(coroutine: Coroutine[Any, Any, T]) -> T:
         return await coroutine
     except driver_error() as error:
         text = str(error).strip().partition("\n")[0] or type(error).__name__
-        if "closed" in text or "crash" in text:
+        if "crash" in text:
+            raise PageCrashedError(text) from error
+        if "closed" in text:
             raise BrowserGoneError(text) from error
         raise BrowserError(text) from error
 

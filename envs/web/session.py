@@ -21,6 +21,7 @@ from agentgym.envs.web.browser import (
     BrowserGoneError,
     BrowserHungError,
     BrowserPool,
+    PageCrashedError,
     driver_error,
 )
 from agentgym.envs.web.keys import check_key
@@ -123,8 +124,6 @@ class WebSession:
         for attempt in range(OPEN_TRIES):
             try:
                 return self._run(self._open(path, then), self._settings.open_timeout_s)
-            except BrowserGoneError:
-                raise
             except BrowserError:
                 if attempt == OPEN_TRIES - 1 or not self._close_context():
                     raise
@@ -229,7 +228,7 @@ class WebSession:
     @property
     def _page(self) -> Any:
         if self._has_crashed or not self._tabs:
-            raise BrowserGoneError("the page crashed")
+            raise PageCrashedError("the page crashed")
         return self._tabs[min(self._front, len(self._tabs) - 1)]
 
     async def _open(self, path: str, then: str | None) -> View:
@@ -377,8 +376,15 @@ class WebSession:
     def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
         if self._has_crashed or not self._is_open:
             coroutine.close()
-            raise BrowserGoneError("the page crashed" if self._has_crashed else "it is closed")
-        return self._browser.run(coroutine, timeout_s=timeout_s)
+            if self._has_crashed:
+                raise PageCrashedError("the page crashed")
+            raise BrowserGoneError("the session is closed")
+        try:
+            return self._browser.run(coroutine, timeout_s=timeout_s)
+        except BrowserGoneError:
+            # It may take the driver a moment to say so itself.
+            self._browser.condemn()
+            raise
 
     def _close_context(self) -> bool:
         """Close the context; end the browser if it does not. Return whether it lives on."""
