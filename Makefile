@@ -68,6 +68,7 @@ test: $(VENV)/.stamp-dev
 	@OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal $(PYTEST_ARGS)
 
 services: $(VENV)/.stamp-dev
+	@bash -c 'source .ci/vllm; PYTHON=$(PYTHON) vllm_install' || echo "no vLLM: its tests are skipped" >&2
 	@OMP_NUM_THREADS=1 $(PYTEST) -m "service and not soak and not gpu" $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-dev
