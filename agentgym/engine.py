@@ -1,9 +1,10 @@
 """Runs many episodes at once: one coroutine an episode, no barrier between turns.
 
-`Engine.run_groups` turns group specs into groups. Environment instances are pooled and reused by
-`reset`; blocking environment calls run in the engine's own threads, one for each live episode.
-Only infrastructure failures are tried again, a bounded number of times; every started episode ends
-as exactly one record, siblings of a failed one are kept.
+`Engine.run_groups` turns group specs into groups; calls may overlap and share one bound of live
+episodes. Environment instances are pooled and reused by `reset`; blocking environment calls run in
+the engine's own threads, one for each live episode. Only infrastructure failures are tried again, a
+bounded number of times; every started episode ends as exactly one record, siblings of a failed one
+are kept.
 """
 
 from __future__ import annotations
@@ -11,67 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import gymnasium
 
 from agentgym import registry
 from agentgym.blocking import use_executor
+from agentgym.concurrency import Slots, first_error
 from agentgym.env_driver import EnvDriver
 from agentgym.episode import Episode, EpisodeSpec
 from agentgym.errors import ConfigError
-from agentgym.limits import Limits
+from agentgym.groups import GroupRun, GroupSpec, OnGroup, OnTrajectory
 from agentgym.policy import Policy
-from agentgym.records import (
-    Failure,
-    Group,
-    Json,
-    Sampling,
-    StopReason,
-    Task,
-    Trajectory,
-    canonical_json,
-)
+from agentgym.records import Failure, Group, StopReason, Trajectory, canonical_json
 from agentgym.rollouts import close_driver, driver_or_failure, run_episode
 
 MakeEnv = Callable[..., gymnasium.Env[str, str]]
-OnTrajectory = Callable[[Trajectory], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSpec:
-    """`size` episodes of one task from the identical start state."""
-
-    id: str
-    """Id of the group; ids of its trajectories derive from it."""
-    task: Task
-    """What is asked."""
-    size: int
-    """Episodes to run."""
-    seed: int
-    """Seed of reset, the same for all of them."""
-    env_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Arguments of the environment's constructor, on top of the task's own."""
-    sampling: Sampling = field(default_factory=Sampling)
-    """How each turn is drawn."""
-    limits: Limits = field(default_factory=Limits)
-    """Bounds of each episode."""
-
-    def episode(self, index: int, attempt: int) -> EpisodeSpec:
-        """Return the spec of one episode."""
-        suffix = f"-a{attempt}" if attempt else ""
-        return EpisodeSpec(
-            id=f"{self.id}-e{index}{suffix}",
-            group_id=self.id,
-            task=self.task,
-            env_kwargs={**self.task.env_kwargs, **self.env_kwargs},
-            seed=self.seed,
-            sampling=self.sampling,
-            limits=self.limits,
-            attempt=attempt,
-        )
+_THREADS_PER_EPISODE = 2
+"""A call that was given up holds its thread until it returns, while the next episode needs one."""
 
 
 class Engine:
@@ -105,11 +64,17 @@ class Engine:
             raise ConfigError(f"'retries' must be >= 0 (got {retries!r})")
         self.policy = policy
         self.live: dict[str, Episode] = {}
-        self._max_concurrent = max_concurrent
+        self.slots = Slots(max_concurrent)
+        self.max_concurrent = max_concurrent
         self._retries = retries
         self._make_env = make_env
         self._is_ordered = is_ordered
-        self._executor = ThreadPoolExecutor(max_concurrent, thread_name_prefix="agentgym-engine")
+        self._executor = ThreadPoolExecutor(
+            max_concurrent * _THREADS_PER_EPISODE, thread_name_prefix="agentgym-engine"
+        )
+        self._groups: dict[str, GroupRun] = {}
+        self._playing: dict[str, asyncio.Task[Any]] = {}
+        self._restarted: set[str] = set()
         self._idle: dict[str, list[EnvDriver]] = {}
         self._scarce: dict[str, asyncio.Semaphore] = {}
 
@@ -125,7 +90,12 @@ class Engine:
         await self.aclose()
 
     async def run_groups(
-        self, specs: Sequence[GroupSpec], on_trajectory: OnTrajectory | None = None
+        self,
+        specs: Sequence[GroupSpec],
+        on_trajectory: OnTrajectory | None = None,
+        on_group: OnGroup | None = None,
+        *,
+        known: Mapping[str, Sequence[Trajectory]] | None = None,
     ) -> list[Group]:
         """Run every group and return them in the order of `specs`.
 
@@ -133,24 +103,59 @@ class Engine:
             specs: What to run.
             on_trajectory: Called with each record when its episode ends, failed and cancelled
                 ones too.
+            on_group: Called with each group when its last episode ends.
+            known: Records of an earlier process by group id: only what they lack is run.
 
         Raises:
             asyncio.CancelledError: If cancelled; every started episode has been reported then.
         """
-        records: dict[str, list[Trajectory]] = {spec.id: [] for spec in specs}
-        if len(records) != len(specs):
-            raise ConfigError("group ids must be unique within a call of run_groups")
+        known = known if known is not None else {}
+        groups = [
+            GroupRun(
+                spec,
+                known.get(spec.id, ()),
+                retries=self._retries,
+                on_trajectory=on_trajectory,
+                on_group=on_group,
+            )
+            for spec in specs
+        ]
+        ids = {spec.id for spec in specs}
+        if len(ids) != len(specs) or not ids.isdisjoint(self._groups):
+            raise ConfigError("ids of groups that run at the same time must be unique")
+        self._groups.update({group.spec.id: group for group in groups})
+        try:
+            for group in groups:
+                group.tell_if_ended()
+            jobs = [(group, index) for group in groups for index in group.missing]
+            with use_executor(self._executor):
+                for wave in self._waves(jobs):
+                    await self._run_wave(wave)
+        except BaseExceptionGroup as failed:
+            raise first_error(failed) from failed
+        finally:
+            for spec in specs:
+                del self._groups[spec.id]
+        return [group.result() for group in groups]
 
-        def report(trajectory: Trajectory) -> None:
-            records[trajectory.group_id].append(trajectory)
-            if on_trajectory is not None:
-                on_trajectory(trajectory)
+    def close_group(self, group_id: str) -> None:
+        """End the episodes of a group that still run, as cancelled; the group then ends."""
+        self._groups[group_id].close()
 
-        jobs = [(spec, index) for spec in specs for index in range(spec.size)]
-        with use_executor(self._executor):
-            for wave in self._waves(jobs):
-                await self._run_wave(wave, report)
-        return [_group(spec, records[spec.id]) for spec in specs]
+    def restart_live(self) -> int:
+        """Begin every live episode that has sampled anew, as a further attempt; return how many.
+
+        What it had is recorded as cancelled.
+        """
+        begun = [
+            episode_id
+            for episode_id, episode in self.live.items()
+            if not episode.is_finished and (episode.turns or episode.state == "generate")
+        ]
+        for episode_id in begun:
+            self._restarted.add(episode_id)
+            self._playing[episode_id].cancel()
+        return len(begun)
 
     async def aclose(self) -> None:
         """Close every idle environment instance and the threads. May be called more than once."""
@@ -159,41 +164,62 @@ class Engine:
         await asyncio.gather(*(close_driver(driver) for driver in drivers))
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _waves(self, jobs: list[tuple[GroupSpec, int]]) -> list[list[tuple[GroupSpec, int]]]:
+    def _waves(self, jobs: list[tuple[GroupRun, int]]) -> list[list[tuple[GroupRun, int]]]:
         if not self._is_ordered:
             return [jobs]
-        size = self._max_concurrent
+        size = self.max_concurrent
         return [jobs[start : start + size] for start in range(0, len(jobs), size)]
 
-    async def _run_wave(self, jobs: list[tuple[GroupSpec, int]], report: OnTrajectory) -> None:
-        slots = asyncio.Semaphore(self._max_concurrent)
+    async def _run_wave(self, jobs: list[tuple[GroupRun, int]]) -> None:
         if self._is_ordered:
-            for spec, index in jobs:
-                await self.policy.begin_episode(spec.episode(index, 0).id)
+            for group, index in jobs:
+                attempt = group.next_attempt(index)
+                await self.policy.begin_episode(group.spec.episode(index, attempt).id)
 
-        async def run(spec: GroupSpec, index: int) -> None:
-            async with slots:
-                await self._run_attempts(spec, index, report)
+        async def run(group: GroupRun, index: int) -> None:
+            try:
+                if not group.is_closed:
+                    async with self.slots:
+                        await self._run_attempts(group, index)
+            except asyncio.CancelledError:
+                if not group.is_closed:
+                    raise
+            group.end_one()
 
         async with asyncio.TaskGroup() as tasks:
-            for spec, index in jobs:
-                tasks.create_task(run(spec, index))
+            for group, index in jobs:
+                group.tasks.add(task := tasks.create_task(run(group, index)))
+                task.add_done_callback(group.tasks.discard)
 
-    async def _run_attempts(self, spec: GroupSpec, index: int, report: OnTrajectory) -> None:
-        for attempt in range(self._retries + 1):
-            episode_spec = spec.episode(index, attempt)
-            if not self._is_ordered or attempt:
-                await self.policy.begin_episode(episode_spec.id)
+    async def _run_attempts(self, group: GroupRun, index: int) -> None:
+        is_first = True
+        while group.may_try(index):
+            spec = group.spec.episode(index, group.next_attempt(index))
+            if not (self._is_ordered and is_first):
+                await self.policy.begin_episode(spec.id)
+            is_first = False
             try:
-                trajectory = await self._run_one(episode_spec, report)
+                await self._run_one(spec, group.report)
+            except asyncio.CancelledError:
+                if not self._is_restart(spec.id):
+                    raise
             finally:
-                await self.policy.end_episode(episode_spec.id)
-            if trajectory.failure is None or not trajectory.failure.is_retryable:
-                return
+                await self.policy.end_episode(spec.id)
+
+    def _is_restart(self, episode_id: str) -> bool:
+        """Return whether a cancellation meant the attempt alone, and take it back if so."""
+        task = asyncio.current_task()
+        if task is None or episode_id not in self._restarted:
+            return False
+        self._restarted.discard(episode_id)
+        return task.uncancel() == 0
 
     async def _run_one(self, spec: EpisodeSpec, report: OnTrajectory) -> Trajectory:
         episode = Episode(spec, self.policy)
         self.live[spec.id] = episode
+        task = asyncio.current_task()
+        assert task is not None  # coroutines run in tasks
+        self._playing[spec.id] = task
         trajectory: Trajectory | None = None
         key = spec.task.env_id + canonical_json(dict(spec.env_kwargs))
         try:
@@ -213,7 +239,7 @@ class Engine:
                 trajectory = episode.finish(StopReason.CANCELLED)
             raise
         finally:
-            del self.live[spec.id]
+            del self.live[spec.id], self._playing[spec.id]
             if trajectory is not None:
                 report(trajectory)
         assert trajectory is not None  # set on every path that does not raise
@@ -224,7 +250,7 @@ class Engine:
         if key not in self._scarce:
             known = spec.task.env_id in registry.list_envs()
             bound = registry.spec(spec.task.env_id).max_instances if known else None
-            self._scarce[key] = asyncio.Semaphore(bound or self._max_concurrent)
+            self._scarce[key] = asyncio.Semaphore(bound or self.max_concurrent)
         return self._scarce[key]
 
     async def _acquire(self, spec: EpisodeSpec, key: str) -> EnvDriver:
@@ -253,12 +279,4 @@ def _is_thread_affine(env_id: str) -> bool:
     return bool(getattr(registry.load(env_id), "thread_affine", False))
 
 
-def _group(spec: GroupSpec, records: Sequence[Trajectory]) -> Group:
-    """Return the group with its records in episode order, whatever order they ended in."""
-    order = {
-        spec.episode(i, a).id: (i, a) for i in range(spec.size) for a in range(len(records) + 1)
-    }
-    ordered = sorted(records, key=lambda record: order[record.id])
-    return Group(
-        id=spec.id, task_id=spec.task.id, requested_size=spec.size, trajectories=tuple(ordered)
-    )
+__all__ = ["Engine", "GroupSpec", "MakeEnv", "OnGroup", "OnTrajectory"]

@@ -61,6 +61,8 @@ class Episode:
         self.tool_calls = 0
         self.state = "starting"
         self.state_since = time.monotonic()
+        self.last_tool = ""
+        self.is_finished = False
         self._policy = policy
         self._renderer = policy.renderer
         self._opening: tuple[Message, ...] = ()
@@ -185,6 +187,7 @@ class Episode:
     ) -> Trajectory:
         """Return the record. Terminated is stronger than truncated."""
         is_open = failure is not None or stop_reason is StopReason.CANCELLED
+        self.is_finished = True
         return Trajectory(
             id=self.spec.id,
             group_id=self.spec.group_id,

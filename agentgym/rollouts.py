@@ -149,6 +149,8 @@ def _parse(driver: EnvDriver, episode: Episode, completion: Completion) -> Actio
 
 async def _step(driver: EnvDriver, episode: Episode, action: Action) -> dict[str, Any]:
     episode.enter("env")
+    if action.tool_calls:
+        episode.last_tool = action.tool_calls[-1].name
     bound = episode.limits.step_timeout_s
     try:
         observation, reward, terminated, truncated, info = await driver.step(action, bound)

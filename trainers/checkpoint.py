@@ -46,6 +46,8 @@ class LoopState:
     """Index of the first step that has not been taken."""
     next_draw: int
     """Index of the next task to draw; tasks are identified by it, not by counting episodes."""
+    outstanding: tuple[int, ...] = ()
+    """Draws below it whose groups were begun and not trained on: all others are used up."""
     policy_version: int
     """Learner updates behind the weights."""
     sampled_tokens: int
@@ -137,7 +139,9 @@ def load(path: Path, learner: Learner) -> LoopState:
     if torch.cuda.is_available() and "cuda" in tensors["rng"]:
         torch.cuda.set_rng_state(tensors["rng"]["cuda"])
     learner.updates = int(data["updates"])
-    return LoopState(**data["loop"])
+    loop = dict(data["loop"])
+    loop["outstanding"] = tuple(loop.get("outstanding", ()))  # JSON has lists only
+    return LoopState(**loop)
 
 
 @contextmanager

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 
-from agentgym.errors import ConfigError
+from agentgym.errors import ConfigError, InfrastructureError
 from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.episodes import Episodes, collect
+from agentgym.trainers.overlap import uninterrupted
 from agentgym.trainers.session import Session
 from agentgym.trainers.steps import (
     Summary,
     collate_step,
-    collect,
     finish_run,
     learn,
+    look_back,
     publish,
     record_step,
-    save_checkpoint,
+    save_what_is_whole,
     start_run,
 )
 
@@ -27,12 +29,14 @@ from agentgym.trainers.steps import (
 async def run_loop(session: Session) -> Summary:
     """Train until the last step or the end of a budget, and return what came of it.
 
-    Cancelled (Ctrl-C), it drops the step in flight, saves the state after the last whole step and
-    raises on.
+    Episodes run in the background (`session.rollouts`), up to `rollout.max_staleness` updates ahead
+    of learning; with 0 none is begun before the weights that it is trained on are there. Cancelled
+    (Ctrl-C), or with a disk or a policy that fails, it drops the step in flight, saves the state
+    after the last whole step and raises on.
 
     Raises:
         ConfigError: If there is no step left to take.
-        InfrastructureError: If not one episode of a step came to an end.
+        InfrastructureError: If not one episode of a step came to an end, or the disk is full.
         DivergedError: If a loss or a gradient is not finite.
     """
     state = session.state
@@ -41,13 +45,14 @@ async def run_loop(session: Session) -> Summary:
             f"the run has taken all its {session.config.steps} steps; "
             f"give a larger 'steps' to go on from step {state.next_step}"
         )
-    async with session:
+    async with session, session.rollouts:
         try:
             state = await start_run(session, state)
             while not session.is_finished(state):
                 state = await take_step(session, state)
-        except asyncio.CancelledError:
-            save_checkpoint(session, state)
+                await look_back(session, state)
+        except (asyncio.CancelledError, InfrastructureError):
+            save_what_is_whole(session, state)
             raise
         return await finish_run(session, state)
 
@@ -55,7 +60,12 @@ async def run_loop(session: Session) -> Summary:
 async def take_step(session: Session, state: LoopState) -> LoopState:
     """Take one training step and return the state after it."""
     episodes, state = await collect(session, state)  # Task, Env, Turn, Trajectory, Group, Score
-    batches = collate_step(session, episodes)  # Sample, Batch
-    metrics = learn(session, batches)  # Advantages, Loss, Update
+    return await uninterrupted(_learn_from(session, state, episodes))
+
+
+async def _learn_from(session: Session, state: LoopState, episodes: Episodes) -> LoopState:
+    """Train on a step's episodes: whole, so that weights and counters never part."""
+    batches = await collate_step(session, episodes)  # Sample, Batch
+    metrics = await learn(session, batches)  # Advantages, Loss, Update
     state = await publish(session, state)  # new weights, Policy
-    return await record_step(session, state, episodes, metrics)
+    return record_step(session, state, episodes, metrics)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ParamSpec, Self, TypeVar
 
 from agentgym.config import RunConfig
 from agentgym.engine import Engine
@@ -16,11 +17,16 @@ from agentgym.renderer.base import Renderer
 from agentgym.rewards import Rubric
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.progress import ProgressSink
+from agentgym.trainers.ahead import Rollouts
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.learner import Learner
+from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.preset import Preset
 from agentgym.trainers.sources import TaskStream
 from agentgym.trainers.world import World
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +54,8 @@ class Session:
     """Whether those are a copy, which every update must be sent to."""
     engine: Engine
     """Runs the episodes."""
+    rollouts: Rollouts
+    """Training episodes, ahead of learning."""
     stream: TaskStream
     """Training tasks by number."""
     eval_tasks: tuple[Task, ...]
@@ -60,6 +68,12 @@ class Session:
     """What scores the episodes."""
     state: LoopState
     """Where the run begins: fresh, or from a checkpoint."""
+    thread: LearnerThread
+    """Where the learner computes."""
+    phase: str = "start"
+    """What the loop does now."""
+    phase_since: float = field(default_factory=time.monotonic)
+    """Clock when it began."""
     began: float = field(default_factory=time.monotonic)
     """Clock at the start of this process's share of the run."""
 
@@ -74,7 +88,16 @@ class Session:
     ) -> None:
         await self.engine.aclose()
         await self.policy.aclose()
+        self.thread.close()
         self.world.close()
+
+    def enter(self, phase: str) -> None:
+        """Note what the loop does now, for whoever asks how the run does."""
+        self.phase, self.phase_since = phase, time.monotonic()
+
+    async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return `function(*args, **kwargs)`, computed in the learner's thread."""
+        return await self.thread.call(function, *args, **kwargs)
 
     def elapsed_s(self) -> float:
         """Return seconds of training so far, earlier processes counted."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from agentgym import seeding
 from agentgym.config import MICRO_BATCH_TOKENS, Device, RunConfig
+from agentgym.config.schema import Concurrency
 from agentgym.engine import Engine
 from agentgym.errors import ConfigError
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
@@ -24,15 +25,19 @@ from agentgym.policy import TrainablePolicy
 from agentgym.records import Task, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
-from agentgym.runs.folder import STREAMS, RunFolder
+from agentgym.rewards import Rubric
+from agentgym.runs.folder import STREAMS, RunFolder, read_trajectories
 from agentgym.runs.progress import ProgressSink
 from agentgym.suites import check_leaks
 from agentgym.trainers import checkpoint
+from agentgym.trainers.ahead import Pace, Rollouts
 from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.episodes import group_id, group_spec
 from agentgym.trainers.learner import Learner, UpdateOptions
 from agentgym.trainers.models.load import load_learner, load_model, resolve_policy
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
+from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
 from agentgym.trainers.served import is_served, open_served, served_base
@@ -164,6 +169,8 @@ async def open_session(
         policy = await open_served(config, learner, renderer, folder.path, state.policy_version)
     else:
         policy = _policy(config, learner, renderer, base, state)
+    engine = _engine(config, policy)
+    rubric = Rubric()
     return Session(
         config=config,
         world=world,
@@ -173,7 +180,10 @@ async def open_session(
         base=base,
         policy=policy,
         has_copy=samples_from_copy(config, learner),
-        engine=_engine(config, policy),
+        engine=engine,
+        rollouts=_rollouts(inputs, engine, folder, rubric, state),
+        thread=LearnerThread(world.device),
+        rubric=rubric,
         stream=inputs.stream,
         eval_tasks=inputs.eval_tasks,
         folder=folder,
@@ -206,11 +216,14 @@ def micro_batch_tokens(config: RunConfig, world: World) -> int:
 def samples_from_copy(config: RunConfig, learner: Learner) -> bool:
     """Return whether the policy samples with weights of its own instead of the learner's.
 
-    It must where the learner's are in pieces, on several ranks, or wider than what is computed.
+    It must where the learner's are in pieces, on several ranks, wider than what is computed, or
+    change while it samples.
     """
     is_wider = learner.scorer.compute is not None and not config.model.lora_rank
-    is_wider = is_wider and not is_served(config.policy)  # servers narrow what they are sent
-    return learner.world.size > 1 or is_wider
+    if is_served(config.policy):  # servers have their own, and narrow what they are sent
+        return learner.world.size > 1
+    # Sampling goes on while the learner writes to its weights.
+    return learner.world.size > 1 or is_wider or config.rollout.max_staleness > 0
 
 
 def _policy(
@@ -240,6 +253,37 @@ def _engine(config: RunConfig, policy: TrainablePolicy) -> Engine:
         retries=config.rollout.retries,
         is_ordered=config.deterministic,
     )
+
+
+def _rollouts(
+    inputs: Inputs, engine: Engine, folder: RunFolder, rubric: Rubric, state: LoopState
+) -> Rollouts:
+    """Return the run's episodes, those that were under way at the checkpoint taken over."""
+    config = inputs.config
+    rollout = config.rollout
+    updates = config.optim.epochs * config.optim.minibatches
+    rollouts = Rollouts(
+        engine,
+        lambda draw: group_spec(config, inputs.stream, draw),
+        rubric=rubric,
+        record=folder.append_trajectory,
+        pace=Pace(
+            groups_per_step=rollout.groups_per_step,
+            steps_ahead=rollout.max_staleness // updates,
+            last_step=config.steps,
+            closes_at=rollout.closes_at,
+            is_adaptive=rollout.concurrency is Concurrency.ADAPTIVE,
+        ),
+        next_draw=state.next_draw,
+    )
+    if state.outstanding:
+        wanted = {group_id(draw) for draw in state.outstanding}
+        records: dict[str, list[Trajectory]] = {}
+        for trajectory in read_trajectories(folder.path):
+            if trajectory.group_id in wanted:
+                records.setdefault(trajectory.group_id, []).append(trajectory)
+        rollouts.restore(state.outstanding, records)
+    return rollouts
 
 
 def _begin(

@@ -41,6 +41,10 @@ def _reason_for_no_effect(config: RunConfig, key: str) -> str | None:
         )
     if key == "rollout.weight_sync" and family != "vllm":
         return f"the policy {config.policy!r} samples without servers"
+    if key == "rollout.min_group_size" and config.rollout.stragglers != "close":
+        return "'rollout.stragglers' is 'wait', so no group is closed"
+    if key == "rollout.partial" and config.rollout.max_staleness == 0:
+        return "'rollout.max_staleness' is 0, so no weights change in the middle of an episode"
     if key == "model.lora_alpha" and config.model.lora_rank == 0:
         return "'model.lora_rank' is 0, so there are no adapters"
     if section == "warmstart" and name != "steps" and not _warmstart_reads(config, name):
@@ -91,12 +95,34 @@ def _filtered_sampling(config: RunConfig) -> Problem | None:
 
 
 def _staleness(config: RunConfig) -> Problem | None:
-    if config.rollout.max_staleness == 0:
+    bound = config.rollout.max_staleness
+    updates = config.optim.epochs * config.optim.minibatches
+    if bound == 0 or bound >= updates:
         return None
     return _problem(
         "rollout.max_staleness",
-        f"'rollout.max_staleness' must be 0 (got {config.rollout.max_staleness!r}): sampling in "
-        "the learner's process waits for each update",
+        f"'rollout.max_staleness' must be 0 or at least the {updates} updates of a step "
+        f"(got {bound!r}): episodes cannot be less than a step ahead",
+    )
+
+
+def _stale_determinism(config: RunConfig) -> Problem | None:
+    if not (config.deterministic and config.rollout.max_staleness):
+        return None
+    return _problem(
+        "rollout.max_staleness",
+        f"'deterministic' needs 'rollout.max_staleness' 0 (got {config.rollout.max_staleness!r}): "
+        "which weights sample a token depends on how long everything takes",
+    )
+
+
+def _minimum_group(config: RunConfig) -> Problem | None:
+    smallest, size = config.rollout.min_group_size, config.rollout.group_size
+    if smallest is None or smallest <= size:
+        return None
+    return _problem(
+        "rollout.min_group_size",
+        f"'rollout.min_group_size' must be at most 'rollout.group_size' {size!r} (got {smallest})",
     )
 
 
@@ -168,6 +194,8 @@ _RULES: tuple[Rule, ...] = (
     _greedy_training,
     _filtered_sampling,
     _staleness,
+    _stale_determinism,
+    _minimum_group,
     _minibatches,
     _warmup,
     _warmstart_path,

@@ -47,7 +47,7 @@ def implications(config: RunConfig) -> list[Implication]:
         ("turns an episode", f"at most {limits.max_turns}" if limits.max_turns else "no bound"),
         ("sampled tokens", _tokens_line(tokens, episodes, config.steps)),
         ("updates", f"{updates} a step, {updates * config.steps} in all"),
-        ("staleness", _staleness_line(updates)),
+        ("staleness", _staleness_line(config, updates)),
         ("evaluation", _evaluation_line(config)),
         ("memory", _memory_line(config)),
         ("ends after", _end_line(config)),
@@ -94,10 +94,19 @@ def _tokens_line(tokens: int | None, episodes: int, steps: int) -> str:
     return f"at most {tokens:,} an episode, {a_step:,} a step, {a_step * steps:,} in all"
 
 
-def _staleness_line(updates: int) -> str:
+def _staleness_line(config: RunConfig, updates: int) -> str:
+    within = f"within a step the last of {updates} updates is {updates - 1} ahead"
+    bound = config.rollout.max_staleness
+    if bound:
+        ahead = bound // updates
+        groups = (ahead + 1) * config.rollout.groups_per_step
+        found = (
+            f"tokens at most {bound} updates old; {ahead} steps ahead, {groups} groups under way"
+        )
+        return found if updates == 1 else f"{found}; {within}"
     if updates == 1:
         return "none: every episode is trained on with the weights that sampled it"
-    return f"none between steps; within a step the last of {updates} updates is {updates - 1} ahead"
+    return f"none between steps; {within}"
 
 
 def _evaluation_line(config: RunConfig) -> str:
@@ -132,7 +141,8 @@ def _memory_line(config: RunConfig) -> str:
         fixed = parameters * (2 if is_narrow else 4) + parameters * 0.01 * (8 + _ADAM_BYTES)
     else:
         # Trained weights and gradients are float32; the copy that samples is as narrow as asked.
-        fixed = parameters * (8 + _ADAM_BYTES + (2 if is_narrow else 0))
+        has_copy = is_narrow or config.rollout.max_staleness > 0
+        fixed = parameters * (8 + _ADAM_BYTES + (2 if is_narrow else 4 if has_copy else 0))
     return (
         f"about {_bytes(fixed)} for {parameters / 1e6:,.1f} million weights, gradients and "
         f"AdamW; activations of {_micro_batch(config)} tokens and the cache of live episodes come "

@@ -64,6 +64,27 @@ class WeightSync(StrEnum):
     ADAPTER = "adapter"
 
 
+class Stragglers(StrEnum):
+    """What becomes of a group's last episodes while the learner waits for them."""
+
+    WAIT = "wait"
+    CLOSE = "close"
+
+
+class PartialRollouts(StrEnum):
+    """What becomes of an episode in the middle of which the weights change."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+class Concurrency(StrEnum):
+    """Who decides how many episodes are live."""
+
+    FIXED = "fixed"
+    ADAPTIVE = "adaptive"
+
+
 class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
 
@@ -109,11 +130,32 @@ class RolloutConfig(Section):
     retries: NotNegative = 2
     """Further tries of an episode whose infrastructure failed."""
     max_staleness: NotNegative = 0
-    """Updates that may lie between sampling and training; 0 is synchronous training."""
+    """Updates that may lie between the sampling of a token and the step that trains on it: episodes
+    are begun so far ahead of learning. 0 is synchronous training."""
+    stragglers: Stragglers = Stragglers.WAIT
+    """What becomes of the last episodes of a group that the learner waits for: waited for (wait),
+    or ended once the group has `min_group_size` (close)."""
+    min_group_size: Positive | None = None
+    """Episodes with which `stragglers=close` closes a group; null takes three quarters of
+    `group_size`, rounded up."""
+    partial: PartialRollouts = PartialRollouts.KEEP
+    """What becomes of an episode in the middle of which the weights change: it goes on under the
+    new ones, each token with its own version (keep), or begins anew (drop)."""
+    concurrency: Concurrency = Concurrency.FIXED
+    """Live episodes: always up to `max_concurrent` (fixed), or as many as the policy's load allows
+    (adaptive)."""
     weight_sync: WeightSync = WeightSync.AUTO
     """How new weights get to vLLM servers: a saved file (folder; servers on a CPU), the memory of a
     GPU that both use (ipc), from GPU to GPU (nccl), or adapters as files (adapter). Auto takes
     folder on a CPU, ipc where there is one GPU, nccl where there are more."""
+
+    @property
+    def closes_at(self) -> int | None:
+        """Episodes with which a group that is waited for is closed; None to wait for all."""
+        if self.stragglers is Stragglers.WAIT:
+            return None
+        own = self.min_group_size
+        return own if own is not None else -(-self.group_size * 3 // 4)
 
     def sampling(self) -> Sampling:
         """Return how a training turn is drawn, without stops and seed."""

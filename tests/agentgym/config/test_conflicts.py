@@ -12,7 +12,22 @@ CONTRADICTIONS = [
     ({"rollout": {"temperature": 0}}, "rollout.temperature", "greedy episodes"),
     ({"rollout": {"top_p": 0.9}}, "rollout.top_p", "rollout.top_p=0.9 cuts tokens off"),
     ({"rollout": {"top_k": 5, "min_p": 0.1}}, "rollout.top_k", "top_k=5, rollout.min_p=0.1"),
-    ({"rollout": {"max_staleness": 2}}, "rollout.max_staleness", "must be 0 (got 2)"),
+    # 3 epochs x 2 minibatches = 6 updates a step
+    (
+        {"rollout": {"max_staleness": 5}, "optim": {"epochs": 3, "minibatches": 2}},
+        "rollout.max_staleness",
+        "0 or at least the 6 updates of a step (got 5)",
+    ),
+    (
+        {"rollout": {"max_staleness": 1}, "deterministic": True},
+        "rollout.max_staleness",
+        "'deterministic' needs 'rollout.max_staleness' 0 (got 1)",
+    ),
+    (
+        {"rollout": {"stragglers": "close", "min_group_size": 9, "group_size": 8}},
+        "rollout.min_group_size",
+        "at most 'rollout.group_size' 8 (got 9)",
+    ),
     (
         {"optim": {"minibatches": 3}, "rollout": {"groups_per_step": 2}},
         "optim.minibatches",

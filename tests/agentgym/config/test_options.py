@@ -22,16 +22,19 @@ VALUES: dict[str, Any] = {
     "rollout.top_p": 1,
     "rollout.top_k": 0,
     "rollout.min_p": 0,
-    "rollout.max_staleness": 0,
+    "rollout.max_staleness": 2,
     "optim.minibatches": 2,
     "eval.top_p": 0.5,
     "eval.min_p": 0.25,
 }
 # Nothing but the default can be trained with: see the test of contradictions.
-FIXED = {"rollout.top_p", "rollout.top_k", "rollout.min_p", "rollout.max_staleness"}
+FIXED = {"rollout.top_p", "rollout.top_k", "rollout.min_p"}
 # What a setting needs beside it, to be of any effect.
 NEEDS: dict[str, dict[str, Any]] = {
     "model.lora_alpha": {"model.lora_rank": 4},
+    "rollout.min_group_size": {"rollout.stragglers": "close"},
+    "rollout.weight_sync": {"policy": "vllm:http://127.0.0.1:1"},
+    "rollout.partial": {"rollout.max_staleness": 1},
     "warmstart.path": {"warmstart.steps": 0},
 }
 

@@ -1,0 +1,261 @@
+"""The first half of a step, tasks to scored groups: `Episodes`, `collect`, `episode_metrics`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentgym import seeding
+from agentgym.config import RunConfig
+from agentgym.engine import GroupSpec
+from agentgym.errors import InfrastructureError
+from agentgym.groups import has_ended
+from agentgym.records import FinishReason, Group, Score, StopReason, Trajectory
+from agentgym.samples import to_samples
+from agentgym.trainers import objective
+from agentgym.trainers.ahead import Drawn
+from agentgym.trainers.batch import Batch, collate
+from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.parts.registry import Slot
+from agentgym.trainers.session import Session
+from agentgym.trainers.sources import TaskStream
+from agentgym.trainers.staleness import split_stale, token_lags
+
+MAX_REFILLS = 8
+"""Rounds in which groups without signal are replaced: past it the step goes on with what it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """What a step collected."""
+
+    groups: tuple[Group, ...]
+    """Groups that are trained on."""
+    scores: tuple[Score, ...]
+    """Scores of their trajectories."""
+    answers: Mapping[str, tuple[str, ...]]
+    """Gold answers by task id, for probes."""
+    version: int
+    """Updates behind the weights that are trained on them."""
+    discarded: int
+    """Groups that a filter wanted replaced."""
+    stale_groups: int
+    """Groups that were replaced since every episode was too old."""
+    stale: tuple[Trajectory, ...]
+    """Episodes that were too old to be trained on."""
+    seconds: float
+    """Wall time that the learner waited for them."""
+    ahead: int
+    """Groups that were under way for later steps when these were taken."""
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Every record of the groups, failed ones too."""
+        return tuple(t for group in self.groups for t in group.trajectories)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Collected:
+    """What the rounds of a step have brought so far."""
+
+    kept: list[Group] = field(default_factory=list[Group])
+    scores: list[Score] = field(default_factory=list[Score])
+    answers: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    stale: list[Trajectory] = field(default_factory=list[Trajectory])
+    stale_groups: int = 0
+    taken: int = 0
+    tokens: int = 0
+
+
+def group_spec(config: RunConfig, stream: TaskStream, draw: int) -> GroupSpec:
+    """Return group number `draw` of a run: the same one whenever it is asked for."""
+    seed = seeding.derive(config.seed, "group", draw)
+    return GroupSpec(
+        id=group_id(draw),
+        task=stream.draw(draw),
+        size=config.rollout.group_size,
+        seed=seed,
+        sampling=dataclasses.replace(config.rollout.sampling(), seed=seed),
+        limits=config.limits.to_limits(),
+    )
+
+
+def group_id(draw: int) -> str:
+    """Return the id of group number `draw`."""
+    return f"g{draw}"
+
+
+async def collect(session: Session, state: LoopState) -> tuple[Episodes, LoopState]:
+    """Take the groups of a step, replacing stale ones and those that the preset's filters refuse.
+
+    Raises:
+        InfrastructureError: If not one episode came to an end.
+    """
+    if not session.world.is_main:
+        return session.world.broadcast(None)
+    session.enter("wait for episodes")
+    began = time.monotonic()
+    rollouts, wanted = session.rollouts, session.config.rollout.groups_per_step
+    found = _Collected()
+    for _ in range(MAX_REFILLS + 1):
+        rollouts.fill(state.next_step, replaced=found.taken - len(found.kept))
+        drawn = await rollouts.take(wanted - len(found.kept))
+        _sort(session, state, drawn, found)
+        if len(found.kept) == wanted:
+            break
+    ids = {t.id for group in found.kept for t in group.trajectories}
+    for score in found.scores:
+        session.folder.append_score(score)
+    rollouts.consume()
+    session.rubric.cache.clear()
+    episodes = Episodes(
+        groups=tuple(found.kept),
+        scores=tuple(score for score in found.scores if score.trajectory_id in ids),
+        answers=found.answers,
+        version=state.policy_version,
+        discarded=found.taken - len(found.kept) - found.stale_groups,
+        stale_groups=found.stale_groups,
+        stale=tuple(found.stale),
+        seconds=time.monotonic() - began,
+        ahead=len(rollouts.outstanding),
+    )
+    sampled = state.sampled_tokens + found.tokens
+    state = dataclasses.replace(state, next_draw=rollouts.next_draw, sampled_tokens=sampled)
+    return session.world.broadcast((episodes, state))
+
+
+def _sort(session: Session, state: LoopState, drawn: Sequence[Drawn], found: _Collected) -> None:
+    """Add what of some groups is trained on to `found`.
+
+    Raises:
+        InfrastructureError: If all their episodes failed.
+    """
+    found.taken += len(drawn)
+    found.answers.update({one.task.id: one.task.answers for one in drawn})
+    found.tokens += sum(sampled_tokens(t) for one in drawn for t in one.group.trajectories)
+    scores = [score for one in drawn for score in one.scores]
+    if not scores:
+        raise InfrastructureError(_all_failed([one.group for one in drawn]))
+    found.scores += scores
+    fresh: list[Group] = []
+    for one in drawn:
+        kept, stale = split_stale(
+            one.group.trajectories,
+            version=state.policy_version,
+            max_staleness=session.config.rollout.max_staleness,
+        )
+        found.stale += stale
+        if stale and not any(has_ended(t) for t in kept):
+            found.stale_groups += 1
+        else:
+            fresh.append(dataclasses.replace(one.group, trajectories=kept))
+    found.kept += without_refilled(session, fresh, scores)
+
+
+def without_refilled(
+    session: Session, groups: Sequence[Group], scores: Sequence[Score]
+) -> list[Group]:
+    """Return the groups that no filter of the preset wants replaced by others."""
+    if not session.preset.filters or not groups:
+        return list(groups)
+    batch = batch_of(session, groups, scores)
+    refill = objective.apply_filters(session.preset, batch.table, batch.rows).refill
+    unwanted = {batch.group_ids[index] for index in refill}
+    return [group for group in groups if group.id not in unwanted]
+
+
+def batch_of(session: Session, groups: Sequence[Group], scores: Sequence[Score]) -> Batch:
+    """Return the batch of some groups, without what the preset needs beside it."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    ids = {t.id for t in trajectories}
+    samples = objective.call_part(
+        Slot.ROWS, session.preset.rows, [sample for t in trajectories for sample in to_samples(t)]
+    )
+    own = [score for score in scores if score.trajectory_id in ids]
+    return collate(samples, trajectories, own, pad_id=session.renderer.pad_id)
+
+
+def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
+    """Return what a step's episodes were like: scores, lengths, ends, mistakes, failures, ages.
+
+    Args:
+        episodes: What the step collected.
+        wall_s: Seconds in which as many were sampled.
+    """
+    trajectories = episodes.trajectories
+    ended = [t for t in trajectories if has_ended(t)]
+    count = max(len(ended), 1)
+    turns = [turn for t in ended for turn in t.turns]
+    errors = Counter(str(turn.error_kind) for turn in turns if turn.error_kind is not None)
+    failures = Counter(str(t.failure.kind) for t in trajectories if t.failure is not None)
+    tokens = sum(sampled_tokens(t) for t in ended)
+    return {
+        "outcome": _mean([score.outcome for score in episodes.scores]),
+        "success": _mean([float(score.is_success) for score in episodes.scores]),
+        "episodes": float(len(trajectories)),
+        "turns_per_episode": len(turns) / count,
+        "tokens_per_episode": tokens / count,
+        "tool_calls_per_episode": sum(len(turn.tool_results) for turn in turns) / count,
+        "truncated_share": sum(t.truncated for t in ended) / count,
+        "discarded_groups": float(episodes.discarded),
+        **_ages(episodes),
+        "rollout_s": episodes.seconds,
+        "rollout_tokens_per_s": tokens / max(wall_s, 1e-9),
+        **{f"errors_{kind}": float(number) for kind, number in sorted(errors.items())},
+        **{f"failures_{kind}": float(number) for kind, number in sorted(failures.items())},
+    }
+
+
+def _ages(episodes: Episodes) -> dict[str, float]:
+    lags = token_lags(episodes.trajectories, version=episodes.version)
+    tokens = sum(count for _, count in lags)
+    cancelled = sum(t.stop_reason is StopReason.CANCELLED for t in episodes.trajectories)
+    return {
+        "staleness_mean": sum(lag * count for lag, count in lags) / max(tokens, 1),
+        "staleness_max": float(max((lag for lag, _ in lags), default=0)),
+        "stale_episodes": float(len(episodes.stale)),
+        "stale_groups": float(episodes.stale_groups),
+        "cancelled_episodes": float(cancelled),
+        "groups_ahead": float(episodes.ahead),
+    }
+
+
+def sampled_tokens(trajectory: Trajectory) -> int:
+    """Return how many ids were sampled in an episode."""
+    traces = [turn.completion.tokens for turn in trajectory.turns]
+    return sum(len(trace.ids) for trace in traces if trace is not None)
+
+
+def cut_off(episodes: Episodes) -> list[bool]:
+    """Return for each episode that came to an end whether a turn was cut off by length."""
+    return [
+        any(turn.completion.finish_reason is FinishReason.LENGTH for turn in t.turns)
+        for t in episodes.trajectories
+        if has_ended(t)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def _all_failed(groups: Sequence[Group]) -> str:
+    failures = [t.failure for group in groups for t in group.trajectories if t.failure is not None]
+    first = failures[0].message if failures else "no episode came to an end"
+    return f"all {len(failures)} episodes of a step failed, the first one with: {first}"
+
+
+__all__ = [
+    "MAX_REFILLS",
+    "Episodes",
+    "batch_of",
+    "collect",
+    "cut_off",
+    "episode_metrics",
+    "group_id",
+    "group_spec",
+    "sampled_tokens",
+]
