@@ -250,8 +250,8 @@ class SyncedPolicy:
         means: list[float] = []
         largest: list[float] = []
         for control in controls:
-            got = await control.probe()
-            off = [abs(a - b) for a, b in zip(got, self._wanted, strict=True)]
+            got, wanted = await self._compared(control)
+            off = [abs(a - b) for a, b in zip(got, wanted, strict=True)]
             means.append(sum(off) / len(off))
             largest.append(max(off))
             bound = self._tolerance
@@ -264,6 +264,21 @@ class SyncedPolicy:
                 )
             self._check_moved(control, got, is_changed=is_changed)
         return max(means), max(largest)
+
+    async def _compared(
+        self, control: EngineControl
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return log-probabilities of the same ids by engine and learner.
+
+        Beside live requests the engine goes on after the fixed text, and the learner scores what
+        came: some engines with adapters end where they score a prompt among other requests.
+        """
+        if self._transfer.needs_pause:
+            return await control.probe(), self._wanted
+        answer = await control.continued()
+        ids = (*self._ids, *answer.ids)
+        scores = await asyncio.to_thread(probe_logprobs, self._model, ids)
+        return answer.logprobs, scores[-len(answer.ids) :]
 
     def _check_moved(
         self, control: EngineControl, got: tuple[float, ...], *, is_changed: bool

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
-from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
+from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.wire import Answer
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
@@ -304,6 +304,11 @@ class InprocessControl:
     async def probe(self) -> tuple[float, ...]:
         """Return the log-probabilities that the engine gives to the fixed text."""
         return await self._policy.probe()
+
+    async def continued(self) -> Answer:
+        """Return what the engine samples after the fixed text, with its log-probabilities."""
+        sampling = Sampling(max_new_tokens=CONTINUED)
+        return await self._policy.answer("", self._policy.probe_ids, sampling)
 
 
 class SharedPairs:

@@ -252,7 +252,7 @@ async def in_process(args: argparse.Namespace) -> dict[int, float]:
                     raws[name] = max(
                         [
                             await raw(policy.engine, prompts, order=order, logprobs=logprobs)
-                            for _ in range(args.repeats)
+                            for _ in range(args.raw_repeats)
                         ]
                     )
             with_logprobs = max(value for name, value in raws.items() if "logprobs" in name)
@@ -426,6 +426,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--episodes", default="64,256,512")
     parser.add_argument("--clients", default="1,4,8")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--raw-repeats", type=int, default=1)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--gpu-memory", type=float, default=0.4)
     parser.add_argument("--block", type=int, default=BLOCK)

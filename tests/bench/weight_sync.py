@@ -122,7 +122,7 @@ async def opened(
             options=InprocessOptions(
                 gpu_memory_utilization=args.gpu_memory,
                 max_context_tokens=args.context,
-                max_rows=max(args.live),
+                max_rows=max(*args.live, 1),
                 is_seeded=False,
                 is_eager=args.mini or args.eager,
                 takes_tensors=not args.mini,
@@ -144,7 +144,7 @@ async def opened(
         python=args.server_python,
         device=ServerDevice.CPU if args.mini else ServerDevice.CUDA,
         max_context_tokens=args.context,
-        max_rows=max(args.live),
+        max_rows=max(*args.live, 1),
         gpu_memory=args.gpu_memory,
         transfer=None if args.mini else WeightTransfer.IPC,
         is_eager=args.mini or args.eager,

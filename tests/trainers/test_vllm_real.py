@@ -192,9 +192,9 @@ async def test_stored_logprobs_are_those_of_a_second_request_and_of_the_learner(
     assert statistics.mean(turns) > 2
     by_server: list[float] = []
     by_learner: list[float] = []
-    scored = await asyncio.gather(
-        *(policy.score([(whole(t)[0][:1], whole(t)[0][1:])]) for t in records)
-    )
+    # One after the other: with adapters on, vLLM 0.32 on a CPU ends where it scores a prompt beside
+    # other requests.
+    scored = [await policy.score([(whole(t)[0][:1], whole(t)[0][1:])]) for t in records]
     for trajectory, (server_scores,) in zip(records, scored, strict=True):
         ids, sampled = whole(trajectory)
         own = tempered(learner, ids, 1.0)

@@ -88,6 +88,16 @@ class Batcher:
         return (*self._waiting, *(row.job for row in self._active if row.job is not None))
 
     @property
+    def running(self) -> int:
+        """How many rows decode. May be read from any thread."""
+        return len(self._active)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait to be admitted. May be read from any thread."""
+        return len(self._waiting)
+
+    @property
     def is_complete(self) -> bool:
         """True if every begun episode waits, so that nobody else can join by waiting longer."""
         asking = {job.episode_id for job in self._waiting}

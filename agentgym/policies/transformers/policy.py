@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from torch import Tensor, nn
 
 from agentgym import seeding
+from agentgym.concurrency import PolicyLoad
 from agentgym.errors import PolicyError
 from agentgym.policies.transformers.batcher import Batcher, BatchLimits
 from agentgym.policies.transformers.forward import ModelRunner
@@ -172,6 +173,10 @@ class TransformersPolicy:
         rows = [(*prompt, *target) for prompt, target in pairs]
         skip = [len(prompt) for prompt, _ in pairs]
         return await asyncio.wrap_future(self._worker.call(lambda: self._score(rows, skip)))
+
+    async def load(self) -> PolicyLoad:
+        """Return how many requests are sampled and how many wait to join them."""
+        return PolicyLoad(running=self._batcher.running, waiting=self._batcher.waiting)
 
     def pause(self) -> None:
         """Stop sampling between two ids; requests that run are kept."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm.server import Server
+from agentgym.policies.vllm.wire import Answer
 
 _TIMEOUT_S = 300.0
 """Longest wait for one call; large models load from disk in between."""
@@ -73,6 +74,10 @@ class EngineControl(Protocol):
         """Return the log-probabilities that the engine gives to the fixed text."""
         ...
 
+    async def continued(self) -> Answer:
+        """Return what the engine samples after the fixed text, with its log-probabilities."""
+        ...
+
 
 class HttpControl:
     """The endpoints of a server started with `VLLM_SERVER_DEV_MODE=1`.
@@ -80,6 +85,7 @@ class HttpControl:
     Args:
         server: The server.
         probe: Scores the fixed text on it.
+        continued: Lets it go on after the fixed text.
         is_frozen: Requests under way stay in the server over a change; else it gives them back.
     """
 
@@ -88,10 +94,12 @@ class HttpControl:
         server: Server,
         *,
         probe: Callable[[], Awaitable[tuple[float, ...]]],
+        continued: Callable[[], Awaitable[Answer]],
         is_frozen: bool = False,
     ) -> None:
         self.server = server
         self._probe = probe
+        self._continued = continued
         self._mode = "keep" if is_frozen else "abort"
 
     @property
@@ -157,6 +165,10 @@ class HttpControl:
     async def probe(self) -> tuple[float, ...]:
         """Return the log-probabilities that the server gives to the fixed text."""
         return await self._probe()
+
+    async def continued(self) -> Answer:
+        """Return what the server samples after the fixed text, with its log-probabilities."""
+        return await self._continued()
 
     async def _post(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         return await self.server.post(path, params=params, timeout_s=_TIMEOUT_S, is_repeatable=True)

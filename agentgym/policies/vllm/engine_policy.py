@@ -21,6 +21,8 @@ from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling, TokenTrace, VersionRun
 from agentgym.renderer.base import Renderer
 
+CONTINUED = 48
+"""Ids sampled after the fixed text, where that proves weights."""
 _MOST_CUTS = 64
 """Cuts of one completion at most: a server that cuts without end is at fault."""
 
@@ -76,7 +78,8 @@ class EnginePolicy(abc.ABC):
         self._gate = Gate(version)
         self._end_ids = tuple(sorted(renderer.end_ids))
         self._stream = seeding.rng(seed, "policy")
-        self._probe = probe_ids(renderer, most=max_context_tokens and max_context_tokens - 1)
+        room = None if max_context_tokens is None else max_context_tokens - CONTINUED
+        self._probe = probe_ids(renderer, most=room)
 
     @property
     def id(self) -> str:

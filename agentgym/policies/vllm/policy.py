@@ -16,7 +16,7 @@ from tenacity import (
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm.control import EngineControl, HttpControl
-from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
+from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
 from agentgym.policies.vllm.server import Retries, Server, ServerFaultError, ServerLostError
@@ -118,7 +118,10 @@ class VllmPolicy(EnginePolicy):
     def control(self, server: Server) -> HttpControl:
         """Return what weights of one server change through."""
         return HttpControl(
-            server, probe=lambda: self.probe(server), is_frozen=self.options.pause is Pause.FREEZE
+            server,
+            probe=lambda: self.probe(server),
+            continued=lambda: self.continued(server),
+            is_frozen=self.options.pause is Pause.FREEZE,
         )
 
     async def begin_episode(self, episode_id: str) -> None:
@@ -158,6 +161,16 @@ class VllmPolicy(EnginePolicy):
     async def probe(self, server: Server) -> tuple[float, ...]:
         """Return the log-probabilities that one server gives to the fixed text."""
         return await score(server, self.ask(), self._probe, timeout_s=self.options.timeout_s)
+
+    async def continued(self, server: Server) -> Answer:
+        """Return what one server samples after the fixed text, at temperature 1."""
+        body = completion_body(
+            self.ask(), self.probe_ids, Sampling(), max_tokens=CONTINUED, seed=None
+        )
+        payload = await server.post(
+            "/v1/completions", body, timeout_s=self.options.timeout_s, is_repeatable=True
+        )
+        return parse_completion(payload, is_greedy=False)
 
     async def remember(self) -> None:
         """Take the weights that the servers have now as the right ones.
