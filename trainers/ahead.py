@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from agentgym.concurrency import LoadAware, first_error, next_limit
+from agentgym.concurrency import LoadAware, PolicyLoad, first_error, next_limit
 from agentgym.engine import Engine, GroupSpec, OnTrajectory
 from agentgym.errors import InfrastructureError
 from agentgym.groups import has_ended
@@ -101,6 +100,7 @@ class Rollouts:
     ) -> None:
         self.pace = pace
         self.next_draw = next_draw
+        self.load: PolicyLoad | None = None
         self._engine = engine
         self._spec_of = spec_of
         self._rubric = rubric
@@ -113,8 +113,8 @@ class Rollouts:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        if self.pace.is_adaptive and isinstance(self._engine.policy, LoadAware):
-            self._start(self._adapt(self._engine.policy))
+        if isinstance(self._engine.policy, LoadAware):
+            self._start(self._watch(self._engine.policy))
         return self
 
     async def __aexit__(
@@ -252,17 +252,23 @@ class Rollouts:
         group.result = Drawn(draw=draw, task=group.spec.task, group=ended, scores=scores)
         group.has_changed.set()
 
-    async def _adapt(self, policy: LoadAware) -> None:
+    async def _watch(self, policy: LoadAware) -> None:
+        """Ask the policy for its load now and then; bound the live episodes by it if so asked."""
         slots, highest = self._engine.slots, self._engine.max_concurrent
+        lowest = min(LOWEST_LIMIT, highest)
         while True:
             await asyncio.sleep(_LOAD_INTERVAL_S)
-            with suppress(InfrastructureError):  # a policy that is down is no reason to stop
-                load = await policy.load()
-                lowest = min(LOWEST_LIMIT, highest)
-                limit = next_limit(
-                    slots.limit, load, in_use=slots.in_use, lowest=lowest, highest=highest
+            try:
+                self.load = await policy.load()
+            except InfrastructureError as error:  # a policy that is down is no reason to stop
+                self.load = PolicyLoad(running=0, waiting=0, problems=(str(error),))
+                continue
+            if self.pace.is_adaptive:
+                slots.resize(
+                    next_limit(
+                        slots.limit, self.load, in_use=slots.in_use, lowest=lowest, highest=highest
+                    )
                 )
-                slots.resize(limit)
 
 
 __all__ = ["LOWEST_LIMIT", "Drawn", "Pace", "Rollouts"]

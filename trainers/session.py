@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +18,7 @@ from agentgym.records import Task
 from agentgym.renderer.base import Renderer
 from agentgym.rewards import Rubric
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.live import LiveRun, LiveWriter, dump_on_signal, live_episodes, snapshot_head
 from agentgym.runs.progress import ProgressSink
 from agentgym.trainers.ahead import Rollouts
 from agentgym.trainers.checkpoint import LoopState
@@ -74,10 +77,18 @@ class Session:
     """What the loop does now."""
     phase_since: float = field(default_factory=time.monotonic)
     """Clock when it began."""
+    step: int = 0
+    """Steps taken."""
     began: float = field(default_factory=time.monotonic)
     """Clock at the start of this process's share of the run."""
+    _exits: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def __aenter__(self) -> Self:
+        self.step = self.state.next_step
+        if self.world.is_main:
+            writer = LiveWriter(self.folder.path, self.snapshot)
+            await self._exits.enter_async_context(writer)
+            self._exits.enter_context(dump_on_signal(writer.now))
         return self
 
     async def __aexit__(
@@ -86,14 +97,38 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.engine.aclose()
-        await self.policy.aclose()
-        self.thread.close()
+        async with self._exits:
+            await self.engine.aclose()
+            await self.policy.aclose()
+            self.thread.close()
         self.world.close()
 
     def enter(self, phase: str) -> None:
         """Note what the loop does now, for whoever asks how the run does."""
         self.phase, self.phase_since = phase, time.monotonic()
+
+    def snapshot(self, loop_late_s: float) -> LiveRun:
+        """Return what the run does now. May be called from any thread, also while it is stuck."""
+        engine, rollouts = self.engine, self.rollouts
+        load = rollouts.load
+        return LiveRun(
+            **snapshot_head(),
+            phase=self.phase,
+            phase_s=round(time.monotonic() - self.phase_since, 3),
+            loop_late_s=loop_late_s,
+            step=self.step,
+            steps=self.config.steps,
+            policy_version=self.policy.version,
+            queues={
+                "groups under way": len(rollouts.outstanding),
+                "groups ended": rollouts.waiting,
+                "live episodes": len(engine.live),
+                "live at most": engine.slots.limit,
+                "episodes waiting": engine.slots.waiting,
+            },
+            policy=dataclasses.asdict(load) if load is not None else {},
+            episodes=live_episodes(engine.live),
+        )
 
     async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `function(*args, **kwargs)`, computed in the learner's thread."""

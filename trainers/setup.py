@@ -7,6 +7,7 @@ start, policy, engine).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,8 +134,16 @@ def _refuse_what_is_missing(preset: Preset) -> None:
         )
 
 
+MakePolicy = Callable[[Learner, Renderer, LoopState], TrainablePolicy]
+
+
 async def open_session(
-    inputs: Inputs, folder: RunFolder, *, progress: ProgressSink, is_resumed: bool
+    inputs: Inputs,
+    folder: RunFolder,
+    *,
+    progress: ProgressSink,
+    is_resumed: bool,
+    make_policy: MakePolicy | None = None,
 ) -> Session:
     """Return the session of a run, its policy warm-started or as the last checkpoint left it.
 
@@ -143,6 +152,7 @@ async def open_session(
         folder: The run's folder, open.
         progress: Who is told how it goes.
         is_resumed: Go on from the newest checkpoint, if there is one.
+        make_policy: Makes who samples, in place of what the config names.
 
     Raises:
         ConfigError: If the model cannot be loaded.

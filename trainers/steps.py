@@ -151,6 +151,7 @@ def record_step(
         "sampled_tokens_total": state.sampled_tokens,
         "elapsed_s": state.elapsed_s,
     }
+    session.step = state.next_step
     if not session.world.is_main:
         return state
     session.folder.append_metrics(row)

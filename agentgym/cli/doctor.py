@@ -1,4 +1,4 @@
-"""`agentgym doctor`: what is installed, what this machine can hold, and whether a run is whole."""
+"""`agentgym doctor`: what is installed, what this machine can hold, and how a run does."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import os
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from agentgym.blocking import run_coroutine
-from agentgym.cli.output import print_json, print_table
+from agentgym.cli.output import print_json, print_table, say
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "safetensors", "peft", "jaxtyping", "matplotlib"),
@@ -40,19 +41,28 @@ def doctor(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Say what is installed and what this machine can hold; with RUN, whether its folder is whole.
+    """Say what is installed and what this machine can hold; with RUN, how that run does.
 
-    Ends with 1 if something about the run is broken.
+    A run that is under way is shown with every live episode, its queues and its policy; then, for
+    every run, whether its folder is whole. Ends with 1 if something about the run is broken or it
+    is stuck.
     """
-    if clean:
-        findings = list(_cleaned())
-    else:
-        findings = list(_machine() if run is None else _run(run))
+    if run is not None and not clean:
+        return _examine(run, as_json=as_json)
+    findings = list(_cleaned() if clean else _machine())
     if as_json:
-        print_json([dict(zip(("what", "state", "detail"), f, strict=True)) for f in findings])
+        print_json([_as_dict(finding) for finding in findings])
     else:
         print_table(["what", "state", "detail"], findings)
-    return int(any(state == "broken" for _, state, _ in findings))
+    return int(_is_broken(findings))
+
+
+def _as_dict(finding: Finding) -> dict[str, str]:
+    return dict(zip(("what", "state", "detail"), finding, strict=True))
+
+
+def _is_broken(findings: Iterable[Finding]) -> bool:
+    return any(state in {"broken", "stuck"} for _, state, _ in findings)
 
 
 # ----------------------------------------------------------------------------------- machine
@@ -76,6 +86,7 @@ def _machine() -> Iterator[Finding]:
         yield f"program {program}", "ok" if found else "missing", found or ""
     yield from _accelerator()
     yield from _sandboxes()
+    yield from _browser()
 
 
 def _memory() -> str:
@@ -106,6 +117,13 @@ def _sandboxes() -> Iterator[Finding]:
         yield f"sandbox {finding.topic}", str(finding.level), f"{finding.text}{fix}"
 
 
+def _browser() -> Iterator[Finding]:
+    module: Any = importlib.import_module("agentgym.envs.web.doctor")
+    for finding in module.doctor_report():
+        fix = f" (fix: {finding.fix})" if finding.fix else ""
+        yield f"web {finding.topic}", "ok" if finding.is_ok else "missing", f"{finding.text}{fix}"
+
+
 def _cleaned() -> Iterator[Finding]:
     module: Any = importlib.import_module("agentgym.sandbox.doctor")
     removed = module.clean()
@@ -118,11 +136,41 @@ def _cleaned() -> Iterator[Finding]:
 # --------------------------------------------------------------------------------------- run
 
 
-def _run(name: str) -> Iterator[Finding]:
+def _examine(name: str, *, as_json: bool) -> int:
+    """Say how a run does and whether its folder is whole; return the exit code."""
     from agentgym.cli.inspect import run_folder
-    from agentgym.runs.folder import read_config, read_evaluations
+    from agentgym.runs.live import live_lines, process_state, read_live
 
     path = run_folder(name)
+    live = read_live(path)
+    state = process_state(live) if live is not None else "ended"
+    findings = [("process", state, _process_detail(state, path)), *_folder(path)]
+    if as_json:
+        shown = {**asdict(live), "longest": live.longest} if live is not None else None
+        found = [_as_dict(finding) for finding in findings]
+        print_json({"state": state, "live": shown, "findings": found})
+        return int(_is_broken(findings))
+    if live is not None:
+        for line in live_lines(live):
+            say(line)
+    print_table(["what", "state", "detail"], findings)
+    return int(_is_broken(findings))
+
+
+def _process_detail(state: str, path: Path) -> str:
+    resume = f"agentgym train --resume {path}"
+    return {
+        "running": "SIGUSR1 to it prints the same on its standard error",
+        "stuck": "the process is there and writes no state any more",
+        "dead": f"killed; what is shown is its last word. Go on with: {resume}",
+        "elsewhere": "it runs on another machine, as far as its folder says",
+        "ended": "not under way",
+    }[state]
+
+
+def _folder(path: Path) -> Iterator[Finding]:
+    from agentgym.runs.folder import read_config, read_evaluations
+
     config = read_config(path)
     yield "config", "ok", f"{config.policy}, {config.preset}, {config.steps} steps"
     yield from _streams(path)

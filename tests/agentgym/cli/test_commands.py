@@ -142,7 +142,9 @@ def test_doctor_finds_what_is_torn_and_what_is_broken(
     with (run / "scores.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"torn')
     assert main(["doctor", str(run), "--json"]) == 0
-    found = {row["what"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["live"]) == ("ended", None)
+    found = {row["what"]: row["state"] for row in shown["findings"]}
     assert found["scores.jsonl"] == "torn"
     assert found["checkpoint step_000001"] == "incomplete"
     assert (found["episodes"], found["scores"]) == ("ok", "ok")
