@@ -1,33 +1,46 @@
-"""Opens the policy of a run that samples on vLLM servers: `served_base`, `open_served`."""
+"""Opens the policy of a run that samples on vLLM: `open_served`, and `served_base` for servers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from agentgym.config import RunConfig
-from agentgym.config.schema import WeightSync
+from agentgym.config.schema import SamplingEngine, WeightSync
 from agentgym.errors import ConfigError
 from agentgym.policies.transformers.weights import load_tensors
-from agentgym.policies.vllm import Server, VllmOptions, VllmPolicy, connect, parse_address
+from agentgym.policies.vllm import EnginePolicy, Server, VllmOptions, connect, parse_address
 from agentgym.policies.vllm.connect import model_folder_of
 from agentgym.policies.vllm.handshake import describe
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.fast_tokenizer import read_json
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_model
-from agentgym.trainers.staging import UNTIED_FROM
+from agentgym.trainers.staging import UNTIED_FROM, is_fusable, untied_copy
 from agentgym.trainers.transfers import (
     AdapterTransfer,
     FolderTransfer,
     IpcTransfer,
     NcclTransfer,
+    SharedTransfer,
     Transfer,
 )
 from agentgym.trainers.weight_sync import SyncedPolicy, tolerance_of
 from agentgym.trainers.world import full_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Folders of a run."""
+
+    run: Path
+    """The run's folder."""
+    base: Path
+    """Model folder that the run began from."""
+
 
 SCRATCH = "sync"
 """Folder in a run's folder: weights on their way to servers."""
@@ -36,6 +49,11 @@ SCRATCH = "sync"
 def is_served(policy: str) -> bool:
     """Return whether a policy's name means vLLM servers."""
     return policy.startswith("vllm:")
+
+
+def is_sampled_by_vllm(config: RunConfig) -> bool:
+    """Return whether vLLM samples: on servers, or in this process."""
+    return is_served(config.policy) or config.rollout.engine is SamplingEngine.VLLM
 
 
 async def served_base(policy: str) -> Path:
@@ -64,39 +82,74 @@ async def served_folder(policy: str) -> Path:
 
 
 async def open_served(
-    config: RunConfig, learner: Learner, renderer: Renderer, run: Path, version: int
+    config: RunConfig, learner: Learner, renderer: Renderer, place: Place, version: int
 ) -> SyncedPolicy:
-    """Return a policy on servers that have the learner's weights, proved.
+    """Return a policy on vLLM that has the learner's weights, proved.
 
     Args:
-        config: Resolved settings; their policy is `vllm:URL`.
+        config: Resolved settings.
         learner: Owner of the weights.
         renderer: The model's tokenizer and chat template.
-        run: The run's folder.
+        place: Folders of the run.
         version: Learner updates behind the weights.
 
     Raises:
         InfrastructureError: If a server cannot be reached.
         PolicyError: If a server does not fit, with the reason.
+        MissingExtraError: If vLLM is to run in this process and is not installed.
     """
-    # Batches depend on who asks first, so seeds would repeat nothing; on a GPU they cost a kernel
-    # of their own for each id.
-    options = VllmOptions(is_seeded=False)
-    policy: VllmPolicy = await connect(
-        config.policy, renderer=renderer, version=version, options=options
-    )
-    served = await served_folder(config.policy)
-    transfer = _transfer(config, learner, served, run / SCRATCH)
+    scratch = place.run / SCRATCH
+    policy: EnginePolicy
+    transfer: Transfer
+    if is_served(config.policy):
+        # Batches depend on who asks first, so seeds would repeat nothing; on a GPU they cost a
+        # kernel of their own for each id.
+        options = VllmOptions(is_seeded=False)
+        policy = await connect(config.policy, renderer=renderer, version=version, options=options)
+        served = await served_folder(config.policy)
+        transfer = _transfer(config, learner, served, scratch)
+    else:
+        on_cpu = learner.world.device.type == "cpu"
+        served = untied_copy(place.base, scratch / "model") if on_cpu else place.base
+        policy = _in_process(config, served, renderer, version, on_cpu=on_cpu)
+        transfer = _shared(learner, served, scratch, on_cpu=on_cpu)
     dtype = torch.float32 if learner.world.device.type == "cpu" else torch.bfloat16
     model = await _whole(config, learner, served)
     synced = SyncedPolicy(policy, model, transfer, tolerance=tolerance_of(dtype))
     try:
-        # Whatever the servers have: an earlier run's weights, or the folder's before a warm start.
+        # Whatever the engines have: an earlier run's weights, or the folder's before a warm start.
         await synced.update_weights(None, version)
     except BaseException:
         await synced.aclose()
         raise
     return synced
+
+
+def _in_process(
+    config: RunConfig, folder: Path, renderer: Renderer, version: int, *, on_cpu: bool
+) -> EnginePolicy:
+    # Imported here: it is a heavy module, and few runs use it.
+    from agentgym.policies.vllm_inprocess import InprocessOptions, open_inprocess
+
+    options = InprocessOptions(
+        max_rows=config.rollout.max_concurrent,
+        max_context_tokens=config.limits.max_context_tokens,
+        is_seeded=False,
+        is_eager=on_cpu,
+        takes_tensors=not on_cpu,
+        extra={"dtype": "float32"} if on_cpu else None,
+    )
+    return open_inprocess(
+        folder, renderer, options=options, policy_id=config.policy, version=version
+    )
+
+
+def _shared(learner: Learner, served: Path, scratch: Path, *, on_cpu: bool) -> Transfer:
+    """Return how weights get to the engine in this process."""
+    if on_cpu:
+        return FolderTransfer(served, scratch)
+    kind = SharedTransfer if is_fusable(learner.model) else IpcTransfer
+    return kind(served, scratch, dtype=torch.bfloat16)
 
 
 async def _whole(config: RunConfig, learner: Learner, folder: Path) -> nn.Module:
@@ -132,4 +185,12 @@ def _transfer(config: RunConfig, learner: Learner, served: Path, scratch: Path) 
     return kind(served, scratch, dtype=torch.bfloat16)
 
 
-__all__ = ["SCRATCH", "is_served", "open_served", "served_base", "served_folder"]
+__all__ = [
+    "SCRATCH",
+    "Place",
+    "is_sampled_by_vllm",
+    "is_served",
+    "open_served",
+    "served_base",
+    "served_folder",
+]

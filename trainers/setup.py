@@ -41,7 +41,13 @@ from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
-from agentgym.trainers.served import is_served, open_served, served_base
+from agentgym.trainers.served import (
+    Place,
+    is_sampled_by_vllm,
+    is_served,
+    open_served,
+    served_base,
+)
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream, open_sources
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
@@ -175,10 +181,8 @@ async def open_session(
     if is_resumed and world.is_main:
         # What was written after the checkpoint is run again; without one, everything is.
         folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
-    if is_served(config.policy) and world.is_main:
-        policy = await open_served(config, learner, renderer, folder.path, state.policy_version)
-    else:
-        policy = _policy(config, learner, renderer, base, state)
+    place = Place(run=folder.path, base=base)
+    policy = await _open_policy(config, learner, renderer, place, state)
     engine = _engine(config, policy)
     rubric = Rubric()
     return Session(
@@ -234,6 +238,14 @@ def samples_from_copy(config: RunConfig, learner: Learner) -> bool:
         return learner.world.size > 1
     # Sampling goes on while the learner writes to its weights.
     return learner.world.size > 1 or is_wider or config.rollout.max_staleness > 0
+
+
+async def _open_policy(
+    config: RunConfig, learner: Learner, renderer: Renderer, place: Place, state: LoopState
+) -> TrainablePolicy:
+    if is_sampled_by_vllm(config) and learner.world.is_main:
+        return await open_served(config, learner, renderer, place, state.policy_version)
+    return _policy(config, learner, renderer, place.base, state)
 
 
 def _policy(

@@ -39,6 +39,8 @@ def _reason_for_no_effect(config: RunConfig, key: str) -> str | None:
         return (
             f"the policy {config.policy!r} comes with its size; only 'tiny' models are built here"
         )
+    if key == "rollout.engine" and family == "vllm":
+        return f"the policy {config.policy!r} samples on servers"
     if key == "rollout.weight_sync" and family != "vllm":
         return f"the policy {config.policy!r} samples without servers"
     if key == "rollout.min_group_size" and config.rollout.stragglers != "close":
@@ -168,13 +170,14 @@ def _learned_policy(config: RunConfig) -> Problem | None:
     )
 
 
-def _deterministic_servers(config: RunConfig) -> Problem | None:
-    if not (config.deterministic and config.policy.startswith("vllm:")):
+def _deterministic_vllm(config: RunConfig) -> Problem | None:
+    is_vllm = config.policy.startswith("vllm:") or config.rollout.engine == "vllm"
+    if not (config.deterministic and is_vllm):
         return None
     return _problem(
         "deterministic",
-        "'deterministic' cannot be had from vLLM servers, whose batches depend on who asks first; "
-        "use a policy in this process",
+        "'deterministic' cannot be had from vLLM, whose batches depend on who asks first; "
+        "take rollout.engine=transformers",
     )
 
 
@@ -200,6 +203,6 @@ _RULES: tuple[Rule, ...] = (
     _warmup,
     _warmstart_path,
     _learned_policy,
-    _deterministic_servers,
+    _deterministic_vllm,
     _duplicate_envs,
 )

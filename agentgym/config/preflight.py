@@ -19,7 +19,7 @@ from typing import Any, cast
 from agentgym import registry
 from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
-from agentgym.config.schema import Device, RunConfig
+from agentgym.config.schema import Device, RunConfig, SamplingEngine
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.records import Json, Task
@@ -99,7 +99,7 @@ def preflight(config: RunConfig, *, run_dir: Path | None = None) -> None:
         InvalidInputError: With one line for each problem.
     """
     problems = [*source_problems(config), *policy_problems(config.policy, trained=True)]
-    problems += [*preset_problems(config), *_run_dir_problems(run_dir)]
+    problems += [*preset_problems(config), *_run_dir_problems(run_dir), *_engine_problems(config)]
     if not problems:
         problems += _leak_problems(config)
     if problems:
@@ -253,6 +253,13 @@ def preset_problems(config: RunConfig) -> Iterator[Problem]:
         yield from (Problem(key="preset", text=line) for line in str(error).splitlines())
     if config.optim.device is Device.CUDA and not _has_gpu():
         yield Problem(key="optim.device", text="'optim.device' is cuda, but torch sees no GPU")
+
+
+def _engine_problems(config: RunConfig) -> Iterator[Problem]:
+    is_wanted = config.rollout.engine is SamplingEngine.VLLM
+    if is_wanted and importlib.util.find_spec("vllm") is None:
+        text = "'rollout.engine' vllm needs vLLM: pip install 'agentgym-rl-kit[vllm]'"
+        yield Problem(key="rollout.engine", text=text)
 
 
 def _has_gpu() -> bool:

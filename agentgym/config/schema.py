@@ -54,6 +54,13 @@ MICRO_BATCH_TOKENS = {Device.CPU: 2_048, Device.CUDA: 16_384}
 faster than one large padded one, and a model of 135 million parameters keeps 3.5 MB a token."""
 
 
+class SamplingEngine(StrEnum):
+    """What samples in this process."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+
+
 class WeightSync(StrEnum):
     """How a learner's weights get to vLLM servers."""
 
@@ -144,6 +151,8 @@ class RolloutConfig(Section):
     concurrency: Concurrency = Concurrency.FIXED
     """Live episodes: always up to `max_concurrent` (fixed), or as many as the policy's load allows
     (adaptive)."""
+    engine: SamplingEngine = SamplingEngine.TRANSFORMERS
+    """What samples in this process: transformers, or vLLM's engine on the learner's GPU."""
     weight_sync: WeightSync = WeightSync.AUTO
     """How new weights get to vLLM servers: a saved file (folder; servers on a CPU), the memory of a
     GPU that both use (ipc), from GPU to GPU (nccl), or adapters as files (adapter). Auto takes
