@@ -405,3 +405,110 @@ def test_engine_never_has_more_instances_than_a_scarce_environment_allows() -> N
         unregister_env("test/scarce-v0")
     assert most <= 2
     assert len(done) == 8
+
+
+class Gated(Talker):
+    """Answers once its gate is open; `held` names the episodes that it holds back."""
+
+    def __init__(self, *held: str) -> None:
+        super().__init__()
+        self.held = set(held)
+        self.gate = asyncio.Event()
+        self.is_waiting = asyncio.Event()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        if request.episode_id in self.held and request.turn == 1:
+            self.is_waiting.set()
+            await self.gate.wait()
+        return Completion(text="say")
+
+
+async def test_engine_closes_a_group_and_records_the_rest_as_cancelled() -> None:
+    policy = Gated("g0-e1")
+    reported: list[Trajectory] = []
+    async with Engine(policy) as engine:
+        work = asyncio.create_task(engine.run_groups(specs(count=2, size=3), reported.append))
+        await policy.is_waiting.wait()
+        while len(reported) < 5:
+            await asyncio.sleep(0.001)
+        engine.close_group("g0")
+        groups = await work
+    ends = [[(t.id, str(t.stop_reason)) for t in group.trajectories] for group in groups]
+    assert ends[0] == [
+        ("g0-e0", "terminated"),
+        ("g0-e1", "cancelled"),
+        ("g0-e2", "terminated"),
+    ]
+    assert [end for _, end in ends[1]] == ["terminated"] * 3
+    assert len(reported) == 6
+    assert sorted(policy.ended) == sorted(policy.begun)
+
+
+async def test_engine_starts_a_live_episode_anew_h4() -> None:
+    policy = Gated("g0-e0")
+    reported: list[Trajectory] = []
+    async with Engine(policy, retries=0) as engine:
+        work = asyncio.create_task(engine.run_groups(specs(), reported.append))
+        await policy.is_waiting.wait()
+        assert engine.restart_live() == 1
+        (group,) = await work
+    assert [(t.id, str(t.stop_reason), len(t.turns)) for t in group.trajectories] == [
+        ("g0-e0", "cancelled", 1),
+        ("g0-e0-a1", "terminated", 3),
+    ]
+    assert reported == list(group.trajectories)
+
+
+async def test_engine_runs_only_what_an_earlier_process_has_not_recorded() -> None:
+    async with Engine(Talker()) as engine:
+        (whole,) = await engine.run_groups(specs(size=3))
+        done: list[Trajectory] = []
+        known = {"g0": (whole.trajectories[1],)}
+        (group,) = await engine.run_groups(specs(size=3), done.append, known=known)
+        assert sorted(t.id for t in done) == ["g0-e0", "g0-e2"]
+        assert [t.id for t in group.trajectories] == ["g0-e0", "g0-e1", "g0-e2"]
+        told: list[str] = []
+        known = {"g0": whole.trajectories}
+        await engine.run_groups(specs(size=3), on_group=lambda g: told.append(g.id), known=known)
+        assert told == ["g0"]
+
+
+async def test_engine_tells_of_each_group_when_it_ends() -> None:
+    policy = Gated("g0-e0")
+    told: list[str] = []
+    async with Engine(policy) as engine:
+        work = asyncio.create_task(
+            engine.run_groups(specs(count=3), on_group=lambda group: told.append(group.id))
+        )
+        while len(told) < 2:
+            await asyncio.sleep(0.001)
+        assert sorted(told) == ["g1", "g2"]
+        policy.gate.set()
+        await work
+    assert told[2] == "g0"
+
+
+async def test_engine_shares_one_bound_between_calls() -> None:
+    policy = Talker(pause=lambda: 0.002)
+    most = 0
+    async with Engine(policy, max_concurrent=2) as engine:
+
+        def look(trajectory: Trajectory) -> None:
+            nonlocal most
+            most = max(most, len(engine.live))
+
+        first, second = specs(count=4)[:2], specs(count=4)[2:]
+        await asyncio.gather(engine.run_groups(first, look), engine.run_groups(second, look))
+    assert most <= 2
+
+
+async def test_engine_raises_the_error_of_who_takes_records_as_it_is() -> None:
+    class FullError(InfrastructureError):
+        pass
+
+    def fail(trajectory: Trajectory) -> None:
+        raise FullError("no space left")
+
+    async with Engine(Talker()) as engine:
+        with pytest.raises(FullError, match="no space left"):
+            await engine.run_groups(specs(count=3), fail)
