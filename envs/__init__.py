@@ -16,4 +16,6 @@ ENVS: dict[str, str] = {
     "code/repair-v0": "agentgym.envs.code.repair:RepairEnv",
     "code/shell-v0": "agentgym.envs.code.shell:ShellEnv",
     "code/unit-tests-v0": "agentgym.envs.code.unit_tests:UnitTestsEnv",
+    "web/miniwob-v0": "agentgym.envs.web.miniwob:MiniWobEnv [web]",
+    "web/shop-v0": "agentgym.envs.web.shop.env:ShopEnv [web]",
 }

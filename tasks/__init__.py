@@ -17,4 +17,6 @@ SUITES: dict[str, str] = {
     "code/humaneval": "agentgym.tasks.code:human_eval",
     "code/repair": "agentgym.tasks.code:repair",
     "code/shell": "agentgym.tasks.code:shell",
+    "web/miniwob": "agentgym.tasks.web:miniwob",
+    "web/shop": "agentgym.tasks.web:shop",
 }

@@ -95,6 +95,7 @@ def _play(env: Any, *, seed: int, is_expert: bool) -> None:
     turn = 0
     while True:
         say(f"\n--- turn {turn + 1}{f' of {limit}' if limit else ''}\n{observation}\n")
+        _show_picture(env)
         action = env.expert() if is_expert else _read_turn()
         if is_expert:
             say(f"> {action}")
@@ -104,6 +105,14 @@ def _play(env: Any, *, seed: int, is_expert: bool) -> None:
             outcome = info.get("outcome", env.outcome() if not terminated else reward)
             say(f"\n{observation}\noutcome {outcome:g} after {turn} turns")
             return
+
+
+def _show_picture(env: Any) -> None:
+    """Say where the picture of what is seen lies, where an environment takes one."""
+    take = getattr(env, "screenshot", None)
+    path = take() if take is not None else None
+    if path is not None:
+        say(f"screenshot: {path}\n")
 
 
 def _read_turn() -> str:

@@ -16,7 +16,8 @@ from typing import Any
 from agentgym.env import Reply
 from agentgym.envs.web.chromium import require_chromium, require_packages
 from agentgym.envs.web.probes import WEB_PROBES, Probe
-from agentgym.envs.web.session import Settings, WebSession
+from agentgym.envs.web.session import WebSession
+from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.view import View
 from agentgym.errors import EnvError
 from agentgym.limits import Limits

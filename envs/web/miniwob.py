@@ -10,7 +10,7 @@ from agentgym.env import Reply
 from agentgym.envs.web.env import WebEnv
 from agentgym.envs.web.miniwob_site import HOST, respond
 from agentgym.envs.web.miniwob_tasks import ENV_ID, NULL_SCORE, check_tasks, draw_task
-from agentgym.envs.web.session import Settings
+from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.solutions import Solution, solution_of
 from agentgym.envs.web.view import View
 from agentgym.limits import Limits
@@ -43,8 +43,8 @@ class MiniWobEnv(WebEnv):
     moves it on by a second, so that an agent's own pace changes nothing.
 
     Args:
-        task: Name of a page, such as `click-button`, or several; None draws from those that a
-            scripted solution exists for.
+        task: Name of a page, such as `click-button`, or several; None draws from those of the
+            suite, which have scripted solutions and many different problems.
         screenshots: Folder for a picture of the page after each action; None takes none.
         instructions: False leaves the system prompt out.
     """

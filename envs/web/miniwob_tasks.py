@@ -17,25 +17,37 @@ SPLITS = ("train", "held_out")
 HELD_OUT_SHARE = 4
 """One seed in so many is held out."""
 SEEDS = 2**31
-NULL_SCORE = 0.05
+FEW = "few"
+"""Marks a page with few problems in the list."""
+NULL_SCORE = 0.1
+"""What random clicks reach on the suite's pages, some of which have two or three buttons."""
+
+
+def solved_pages() -> tuple[str, ...]:
+    """Return the pages that a scripted solution exists for, in order."""
+    return tuple(words[0] for words in _listed())
+
+
+def suite_pages() -> tuple[str, ...]:
+    """Return those of them that have many different problems."""
+    return tuple(words[0] for words in _listed() if FEW not in words)
 
 
 @functools.cache
-def solved_pages() -> tuple[str, ...]:
-    """Return the pages that a scripted solution exists for, in order."""
+def _listed() -> tuple[tuple[str, ...], ...]:
     text = (Path(__file__).parent / "miniwob_solved.txt").read_text(encoding="utf-8")
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return tuple(line for line in lines if line)
+    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return tuple(tuple(words) for words in lines if words)
 
 
 def check_tasks(task: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return names of pages in order; those with a solution for None.
+    """Return names of pages in order; those of the suite for None.
 
     Raises:
         EnvError: If the package has no such page.
     """
     if task is None:
-        return solved_pages()
+        return suite_pages()
     names = (task,) if isinstance(task, str) else tuple(task)
     for name in names:
         if name not in page_names():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -25,15 +24,12 @@ from agentgym.envs.web.browser import (
     driver_error,
 )
 from agentgym.envs.web.keys import check_key
-from agentgym.envs.web.server import TOKEN_HEADER, Site
+from agentgym.envs.web.server import TOKEN_HEADER
+from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.view import MOST_NODES, View, read_nodes
 
 T = TypeVar("T")
 
-STEP_TIMEOUT_S = 20.0
-"""One action with what follows from it; 0.03 s by custom."""
-OPEN_TIMEOUT_S = 10.0
-"""One try to open the first page."""
 OPEN_TRIES = 3
 CLOSE_TIMEOUT_S = 3.0
 _SETTLE_S = 5.0
@@ -46,30 +42,6 @@ _EPOCH_S = 1_704_110_400
 _LOADED_MS = 100
 _POLL_S = 0.002
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").strip()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How an environment opens its pages."""
-
-    host: str
-    """Name of its site, under `.test`."""
-    site: Site
-    """Answers the browser."""
-    viewport: tuple[int, int] = (1000, 800)
-    """Width and height, in CSS pixels."""
-    clock_step_ms: int | None = None
-    """What each action moves the page's clock on; None leaves the clock alone."""
-    skip: str = ""
-    """CSS selector of what is not shown."""
-    shows_places: bool = False
-    """Whether each element is shown with its place."""
-    probe: str = "() => null"
-    """JavaScript function whose value comes with each view."""
-    step_timeout_s: float = STEP_TIMEOUT_S
-    """For one action."""
-    open_timeout_s: float = OPEN_TIMEOUT_S
-    """For one try to open the first page."""
 
 
 class WebSession:

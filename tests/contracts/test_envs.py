@@ -23,7 +23,7 @@ from agentgym.errors import InfrastructureError, MissingExtraError, SandboxError
 ENVS = registry.list_envs()
 EPISODES_EACH = 12
 """Half of what `agentgym envs check` plays: every commit runs this over every environment."""
-SLOW = {"code": 3, "web": 3}
+SLOW = {"code": 3, "web": 2}
 """Family -> episodes of each player, where one starts programs or a browser."""
 ABSENT = (MissingExtraError, InfrastructureError, SandboxError)
 

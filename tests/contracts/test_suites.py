@@ -11,7 +11,7 @@ from agentgym.suites import HELD_OUT, list_suites, load_suite
 
 SUITES = list_suites()
 GRADED_EACH = 24
-SLOW = {"code": 3, "web": 3}
+SLOW = {"code": 3, "web": 2}
 """Family -> tasks of each split that are graded, where one starts programs or a browser."""
 ABSENT = (MissingExtraError, InfrastructureError, SandboxError)
 

@@ -50,59 +50,44 @@ class Kind:
     """Sizes it may come in; none where it has no size."""
 
 
-def _kinds() -> tuple[Kind, ...]:
-    cloth = ("cotton", "linen", "wool", "fleece")
-    hard = ("steel", "oak", "bamboo", "glass")
-    soft = ("leather", "canvas", "nylon", "suede")
-    worn = ("hooded", "striped", "slim", "padded", "quilted")
-    used = ("folding", "compact", "stackable", "adjustable", "portable")
-    rows = (
-        ("Clothing", cloth, worn, (12, 90), _CLOTHES_SIZES),
-        ("Shoes", soft, ("laced", "padded", "waterproof", "slim", "lined"), (25, 160), _SHOE_SIZES),
-        (
-            "Bedding",
-            cloth,
-            ("striped", "quilted", "plain", "washed", "fitted"),
-            (15, 140),
-            _BED_SIZES,
-        ),
-        ("Bags", soft, ("rolling", "padded", "waterproof", "slim", "expandable"), (18, 150), ()),
-        ("Kitchen", hard, ("stackable", "lidded", "compact", "engraved", "nonslip"), (6, 80), ()),
-        ("Furniture", hard, used, (30, 400), ()),
-        (
-            "Lighting",
-            hard,
-            ("dimmable", "folding", "adjustable", "rotating", "wireless"),
-            (14, 120),
-            (),
-        ),
-        ("Garden", hard, ("hanging", "folding", "raised", "portable", "rounded"), (10, 200), ()),
-    )
-    names = {
-        "Clothing": ("jacket", "sweater", "shirt", "vest", "scarf"),
-        "Shoes": ("boots", "sneakers", "sandals", "slippers", "loafers"),
-        "Bedding": ("blanket", "duvet", "pillowcase", "bedspread", "sheet"),
-        "Bags": ("backpack", "suitcase", "briefcase", "handbag", "satchel"),
-        "Kitchen": ("bowl", "tray", "canister", "pitcher", "jar"),
-        "Furniture": ("table", "chair", "shelf", "stool", "bench"),
-        "Lighting": ("lantern", "floorlamp", "nightlight", "spotlight", "chandelier"),
-        "Garden": ("planter", "trellis", "birdhouse", "fountain", "windchime"),
-    }
-    return tuple(
-        Kind(
-            name=name,
-            department=department,
-            materials=materials,
-            features=features,
-            price=price,
-            sizes=sizes,
-        )
-        for department, materials, features, price, sizes in rows
-        for name in names[department]
-    )
+_CLOTH = ("cotton", "linen", "wool", "fleece")
+_HARD = ("steel", "oak", "bamboo", "glass")
+_SOFT = ("leather", "canvas", "nylon", "suede")
+_ROWS = (
+    ("Clothing", "jacket sweater shirt vest scarf", _CLOTH, (12, 90), _CLOTHES_SIZES),
+    ("Shoes", "boots sneakers sandals slippers loafers", _SOFT, (25, 160), _SHOE_SIZES),
+    ("Bedding", "blanket duvet pillowcase bedspread sheet", _CLOTH, (15, 140), _BED_SIZES),
+    ("Bags", "backpack suitcase briefcase handbag satchel", _SOFT, (18, 150), ()),
+    ("Kitchen", "bowl tray canister pitcher jar", _HARD, (6, 80), ()),
+    ("Furniture", "table chair shelf stool bench", _HARD, (30, 400), ()),
+    ("Lighting", "lantern floorlamp nightlight spotlight chandelier", _HARD, (14, 120), ()),
+    ("Garden", "planter trellis birdhouse fountain windchime", _HARD, (10, 200), ()),
+)
+"""Department, kinds, materials, range of prices, sizes."""
+_FEATURES = {
+    "Clothing": "hooded striped slim padded quilted",
+    "Shoes": "laced padded waterproof slim lined",
+    "Bedding": "striped quilted plain washed fitted",
+    "Bags": "rolling padded waterproof slim expandable",
+    "Kitchen": "stackable lidded compact engraved nonslip",
+    "Furniture": "folding compact stackable adjustable portable",
+    "Lighting": "dimmable folding adjustable rotating wireless",
+    "Garden": "hanging folding raised portable rounded",
+}
+"""Department -> what its products may be like."""
 
-
-KINDS = _kinds()
+KINDS = tuple(
+    Kind(
+        name=name,
+        department=department,
+        materials=materials,
+        features=tuple(_FEATURES[department].split()),
+        price=price,
+        sizes=sizes,
+    )
+    for department, names, materials, price, sizes in _ROWS
+    for name in names.split()
+)
 DEPARTMENTS = tuple(dict.fromkeys(kind.department for kind in KINDS))
 BRANDS = tuple(head + tail for head in _BRANDS_HEAD for tail in _BRANDS_TAIL)
 

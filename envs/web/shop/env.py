@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from agentgym.env import Reply
 from agentgym.envs.web.env import WebEnv
-from agentgym.envs.web.session import Settings
+from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.shop.catalogue import catalogue
 from agentgym.envs.web.shop.expert import next_call
 from agentgym.envs.web.shop.site import HOST, respond
@@ -39,7 +39,7 @@ class ShopEnv(WebEnv):
         "that is placed counts.\n{tools}"
     )
     # Two products take some 24 actions; and as much again for detours.
-    limits = Limits(max_turns=50, step_timeout_s=60.0)
+    limits = Limits(max_turns=40, step_timeout_s=60.0)
     answers_are_final = False
 
     def __init__(

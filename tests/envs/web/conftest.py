@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra web")
 
-from agentgym.envs.web.browser import BrowserPool
+from agentgym.envs.web.browser import POOL, BrowserPool
 from agentgym.envs.web.chromium import find_chromium
 from agentgym.envs.web.server import Request, Response
-from agentgym.envs.web.session import Settings, WebSession
+from agentgym.envs.web.session import WebSession
+from agentgym.envs.web.settings import Settings
 
 OpenPages = Callable[..., WebSession]
 
@@ -49,8 +50,9 @@ def pages(chromium: str) -> Iterator[OpenPages]:
             return Response(body=f"<!DOCTYPE html>{texts[request.path]}".encode())
 
         given = {"site": respond, **settings}
-        extra = {"pool": pool} if pool is not None else {}
-        session = WebSession(Settings(host="pages.test", **given), executable=chromium, **extra)
+        session = WebSession(
+            Settings(host="pages.test", **given), executable=chromium, pool=pool or POOL
+        )
         opened.append(session)
         return session
 

@@ -1,0 +1,29 @@
+"""The suites of the family web."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from agentgym.suites import GeneratedSplit, Suite
+
+
+def miniwob() -> Suite:
+    """Return `web/miniwob`: pages in turn, splits disjoint by page and seed."""
+    return _suite("web/miniwob", "miniwob_tasks")
+
+
+def shop() -> Suite:
+    """Return `web/shop`: five levels in turn, splits disjoint by what products are like."""
+    return _suite("web/shop", "shop.tasks")
+
+
+def _suite(name: str, module: str) -> Suite:
+    # By string: a suite names its environment's generator and imports no part.
+    generator: Any = importlib.import_module(f"agentgym.envs.web.{module}")
+    splits = {
+        split: GeneratedSplit(generate=functools.partial(generator.generate_task, split=split))
+        for split in generator.SPLITS
+    }
+    return Suite(name=name, env_id=generator.ENV_ID, splits=splits)
