@@ -429,7 +429,7 @@ async def test_engine_closes_a_group_and_records_the_rest_as_cancelled() -> None
     async with Engine(policy) as engine:
         work = asyncio.create_task(engine.run_groups(specs(count=2, size=3), reported.append))
         await policy.is_waiting.wait()
-        while len(reported) < 5:
+        while len(reported) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         engine.close_group("g0")
         groups = await work
@@ -480,7 +480,7 @@ async def test_engine_tells_of_each_group_when_it_ends() -> None:
         work = asyncio.create_task(
             engine.run_groups(specs(count=3), on_group=lambda group: told.append(group.id))
         )
-        while len(told) < 2:
+        while len(told) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert sorted(told) == ["g1", "g2"]
         policy.gate.set()
