@@ -20,8 +20,6 @@ from agentgym.config.schema import Concurrency
 from agentgym.engine import Engine
 from agentgym.errors import ConfigError
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
-from agentgym.policies.transformers import TransformersPolicy
-from agentgym.policies.transformers.weights import load_tensors
 from agentgym.policy import TrainablePolicy
 from agentgym.records import Task, Trajectory
 from agentgym.renderer.base import Renderer
@@ -35,19 +33,14 @@ from agentgym.trainers.ahead import Pace, Rollouts
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.episodes import group_id, group_spec
 from agentgym.trainers.learner import Learner, UpdateOptions
-from agentgym.trainers.models.load import load_learner, load_model, resolve_policy
+from agentgym.trainers.models.load import load_learner, resolve_policy
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
-from agentgym.trainers.served import (
-    Place,
-    is_sampled_by_vllm,
-    is_served,
-    open_served,
-    served_base,
-)
+from agentgym.trainers.sampling import Place, open_policy, samples_from_copy
+from agentgym.trainers.served import is_served, served_base
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream, open_sources
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
@@ -171,18 +164,16 @@ async def open_session(
     base = await _base_folder(inputs, folder, world)
     renderer = load_renderer(base, history=config.rollout.history)
     learner = _learner(inputs, base, world)
+    place = Place(run=folder.path, base=base)
     latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, progress)
-        weights = full_state(learner.model, world) if world.size > 1 else None
-        if world.is_main:
-            save_policy(learner.model, base, folder.path / WARM_START, weights)
+        _save_start(learner, place)
     state = _begin(inputs, folder, learner, base, latest)
     if is_resumed and world.is_main:
         # What was written after the checkpoint is run again; without one, everything is.
         folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
-    place = Place(run=folder.path, base=base)
-    policy = await _open_policy(config, learner, renderer, place, state)
+    policy = await open_policy(config, learner, renderer, place, state)
     engine = _engine(config, policy)
     rubric = Rubric()
     return Session(
@@ -225,47 +216,6 @@ def micro_batch_tokens(config: RunConfig, world: World) -> int:
     """Return the tokens of one pass: as configured, or what suits the device."""
     own = config.optim.micro_batch_tokens
     return own if own is not None else MICRO_BATCH_TOKENS[Device(world.device.type)]
-
-
-def samples_from_copy(config: RunConfig, learner: Learner) -> bool:
-    """Return whether the policy samples with weights of its own instead of the learner's.
-
-    It must where the learner's are in pieces, on several ranks, wider than what is computed, or
-    change while it samples.
-    """
-    is_wider = learner.scorer.compute is not None and not config.model.lora_rank
-    if is_served(config.policy):  # servers have their own, and narrow what they are sent
-        return learner.world.size > 1
-    # Sampling goes on while the learner writes to its weights.
-    return learner.world.size > 1 or is_wider or config.rollout.max_staleness > 0
-
-
-async def _open_policy(
-    config: RunConfig, learner: Learner, renderer: Renderer, place: Place, state: LoopState
-) -> TrainablePolicy:
-    if is_sampled_by_vllm(config) and learner.world.is_main:
-        return await open_served(config, learner, renderer, place, state.policy_version)
-    return _policy(config, learner, renderer, place.base, state)
-
-
-def _policy(
-    config: RunConfig, learner: Learner, renderer: Renderer, base: Path, state: LoopState
-) -> TransformersPolicy:
-    model = learner.model
-    if samples_from_copy(config, learner):
-        weights = full_state(learner.model, learner.world)
-        model = load_model(
-            base, config.model, dtype=config.optim.dtype, device=learner.world.device
-        )
-        load_tensors(model, weights)
-    return TransformersPolicy(
-        model,
-        renderer,
-        policy_id=config.policy,
-        version=state.policy_version,
-        max_rows=config.rollout.max_concurrent,
-        deterministic=config.deterministic,
-    )
 
 
 def _engine(config: RunConfig, policy: TrainablePolicy) -> Engine:
@@ -375,6 +325,14 @@ async def _corpus(inputs: Inputs) -> tuple[Trajectory, ...]:
 def _texts(trajectory: Trajectory) -> list[str]:
     turns = [text for t in trajectory.turns for text in (t.completion.text, t.observation)]
     return [trajectory.system_prompt, trajectory.initial_observation, *turns]
+
+
+def _save_start(learner: Learner, place: Place) -> None:
+    """Write the policy as the warm start left it."""
+    world = learner.world
+    weights = full_state(learner.model, world) if world.size > 1 else None
+    if world.is_main:
+        save_policy(learner.model, place.base, place.run / WARM_START, weights)
 
 
 async def _warm_start(
