@@ -158,24 +158,17 @@ async def open_session(
         CheckpointError: If the checkpoint does not fit the config.
     """
     config = inputs.config
-    world = join_world(config.optim.device)
-    if config.deterministic:
-        make_deterministic()
+    world = _join(config)
     base = await _base_folder(inputs, folder, world)
     renderer = load_renderer(base, history=config.rollout.history)
-    learner = _learner(inputs, base, world)
-    place = Place(run=folder.path, base=base)
+    learner, place = _learner(inputs, base, world), Place(run=folder.path, base=base)
     latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
-        await _warm_start(inputs, learner, renderer, progress)
-        _save_start(learner, place)
-    state = _begin(inputs, folder, learner, base, latest)
-    if is_resumed and world.is_main:
-        # What was written after the checkpoint is run again; without one, everything is.
-        folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
-    policy = await open_policy(config, learner, renderer, place, state)
-    engine = _engine(config, policy)
-    rubric = Rubric()
+        await _warm_start(inputs, learner, renderer, place, progress)
+    state = _begin(inputs, folder, learner, base, latest, is_resumed=is_resumed)
+    policy = make_policy(learner, renderer, state) if make_policy is not None else None
+    policy = policy or await open_policy(config, learner, renderer, place, state)
+    engine, rubric = _engine(config, policy), Rubric()
     return Session(
         config=config,
         world=world,
@@ -259,9 +252,18 @@ def _rollouts(
 
 
 def _begin(
-    inputs: Inputs, folder: RunFolder, learner: Learner, base: Path, latest: Path | None
+    inputs: Inputs,
+    folder: RunFolder,
+    learner: Learner,
+    base: Path,
+    latest: Path | None,
+    *,
+    is_resumed: bool,
 ) -> LoopState:
-    """Let critic and reference begin at the start's weights; restore the newest checkpoint."""
+    """Let critic and reference begin at the start's weights; restore the newest checkpoint.
+
+    What was written after the checkpoint is cut off: it is run again, without one everything is.
+    """
     config = inputs.config
     start = folder.path / WARM_START if config.warmstart.steps else base
     needs_reference = Need.REFERENCE in inputs.preset.needs
@@ -274,7 +276,18 @@ def _begin(
     learner.start_from_here(reference)
     # What was drawn until here depends on what was there already, such as a built model.
     torch.manual_seed(seeding.derive(config.seed, "torch"))
-    return checkpoint.load(latest, learner) if latest is not None else FRESH
+    state = checkpoint.load(latest, learner) if latest is not None else FRESH
+    if is_resumed and learner.world.is_main:
+        folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
+    return state
+
+
+def _join(config: RunConfig) -> World:
+    """Return this process's place among those of the run."""
+    world = join_world(config.optim.device)
+    if config.deterministic:
+        make_deterministic()
+    return world
 
 
 def make_deterministic() -> None:
@@ -336,9 +349,9 @@ def _save_start(learner: Learner, place: Place) -> None:
 
 
 async def _warm_start(
-    inputs: Inputs, learner: Learner, renderer: Renderer, progress: ProgressSink
+    inputs: Inputs, learner: Learner, renderer: Renderer, place: Place, progress: ProgressSink
 ) -> None:
-    """Let the learner imitate the environments' experts."""
+    """Let the learner imitate the environments' experts, and write the policy after it."""
     config = inputs.config
     episodes = await demonstrate(
         inputs.stream,
@@ -357,3 +370,4 @@ async def _warm_start(
     )
     progress.on_phase("warm start", config.warmstart.steps)
     await trainer.run(on_progress=lambda done, total, loss: progress.on_step({"loss": loss}))
+    _save_start(learner, place)
