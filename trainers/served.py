@@ -107,7 +107,7 @@ async def open_served(
         options = VllmOptions(is_seeded=False)
         policy = await connect(config.policy, renderer=renderer, version=version, options=options)
         served = await served_folder(config.policy)
-        transfer = _transfer(config, learner, served, scratch)
+        transfer = transfer_of(config, learner.world.device, served, scratch)
     else:
         on_cpu = learner.world.device.type == "cpu"
         served = untied_copy(place.base, scratch / "model") if on_cpu else place.base
@@ -161,14 +161,14 @@ async def _whole(config: RunConfig, learner: Learner, folder: Path) -> nn.Module
     return model
 
 
-def _transfer(config: RunConfig, learner: Learner, served: Path, scratch: Path) -> Transfer:
+def transfer_of(config: RunConfig, device: torch.device, served: Path, scratch: Path) -> Transfer:
     """Return how weights get to the servers: as configured, or what suits the device.
 
     Raises:
         ConfigError: If the configured way needs what is not there.
     """
     way = config.rollout.weight_sync
-    has_gpu = learner.world.device.type == "cuda"
+    has_gpu = device.type == "cuda"
     if way is WeightSync.AUTO:
         # One GPU for both, or the learner on one of its own.
         on_gpu = WeightSync.IPC if torch.cuda.device_count() == 1 else WeightSync.NCCL
@@ -193,4 +193,5 @@ __all__ = [
     "open_served",
     "served_base",
     "served_folder",
+    "transfer_of",
 ]

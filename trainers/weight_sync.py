@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from agentgym.concurrency import PolicyLoad
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.transformers.weights import load_tensors
 from agentgym.policies.vllm.control import EngineControl
@@ -146,6 +147,10 @@ class SyncedPolicy:
     async def end_episode(self, episode_id: str) -> None:
         """Free whatever is kept for an episode."""
         await self.inner.end_episode(episode_id)
+
+    async def load(self) -> PolicyLoad:
+        """Return how busy the engines are."""
+        return await self.inner.load()
 
     async def aclose(self) -> None:
         """Free everything."""

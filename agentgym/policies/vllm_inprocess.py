@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from agentgym.concurrency import PolicyLoad
 from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
 from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
@@ -96,6 +97,7 @@ class InprocessVllmPolicy(EnginePolicy):
         )
         self.engine = engine
         self._numbers = itertools.count()
+        self._under_way = 0
         self._is_closed = False
 
     @property
@@ -114,6 +116,11 @@ class InprocessVllmPolicy(EnginePolicy):
         if not self._is_closed:
             self._is_closed = True
             self.engine.shutdown()
+
+    async def load(self) -> PolicyLoad:
+        """Return how many requests the engine has, and how many beyond those it samples at once."""
+        waiting = max(0, self._under_way - self.options.max_rows)
+        return PolicyLoad(running=self._under_way - waiting, waiting=waiting)
 
     async def revive(self, control: EngineControl) -> bool:
         """Return False: the engine ends with its process."""
@@ -201,6 +208,7 @@ class InprocessVllmPolicy(EnginePolicy):
         faults = _vllm("vllm.v1.engine.exceptions")
         text = {"prompt_token_ids": list(prompt), "cache_salt": salt}
         last: Any = None
+        self._under_way += 1
         try:
             async with asyncio.timeout(self.options.timeout_s):
                 name = f"agentgym-{next(self._numbers)}"
@@ -213,6 +221,8 @@ class InprocessVllmPolicy(EnginePolicy):
             raise InfrastructureError(f"the engine failed: {error}") from error
         except ValueError as error:
             raise PolicyError(f"the engine refused the request: {error}") from error
+        finally:
+            self._under_way -= 1
         if last is None:
             raise InfrastructureError("the engine ended a request without an answer")
         return last

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agentgym import seeding
+from agentgym.concurrency import PolicyLoad
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
 from agentgym.policies.vllm.gate import Gate
@@ -126,6 +127,10 @@ class EnginePolicy(abc.ABC):
     @abc.abstractmethod
     async def aclose(self) -> None:
         """Free everything. May be called more than once."""
+
+    @abc.abstractmethod
+    async def load(self) -> PolicyLoad:
+        """Return how busy the engines are."""
 
     @abc.abstractmethod
     async def revive(self, control: EngineControl) -> bool:

@@ -14,7 +14,8 @@ from tenacity import (
     wait_random,
 )
 
-from agentgym.errors import PolicyError
+from agentgym.concurrency import PolicyLoad
+from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.vllm.control import EngineControl, HttpControl
 from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
@@ -171,6 +172,33 @@ class VllmPolicy(EnginePolicy):
             "/v1/completions", body, timeout_s=self.options.timeout_s, is_repeatable=True
         )
         return parse_completion(payload, is_greedy=False)
+
+    async def load(self) -> PolicyLoad:
+        """Return how busy the servers are together; one that is lost is named.
+
+        Raises:
+            InfrastructureError: If none of them answers.
+        """
+        running, waiting, shares, problems = 0.0, 0.0, list[float](), list[str]()
+        for member in self._fleet.members:
+            try:
+                load = await member.server.load()
+            except InfrastructureError as error:
+                problems.append(str(error))
+                continue
+            running += load.running
+            waiting += load.waiting
+            shares.append(load.cache_usage)
+            if member.is_doubtful:
+                problems.append(f"{member.server.url} was lost and is not let in again yet")
+        if not shares:
+            raise InfrastructureError(f"no server answers: {'; '.join(problems)}")
+        return PolicyLoad(
+            running=int(running),
+            waiting=int(waiting),
+            cache_share=max(shares),
+            problems=tuple(problems),
+        )
 
     async def remember(self) -> None:
         """Take the weights that the servers have now as the right ones.

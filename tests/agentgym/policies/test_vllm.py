@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from agentgym.checks.policy import check_policy
+from agentgym.concurrency import LoadAware
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.opening import open_policy
 from agentgym.policies.vllm import (
@@ -451,6 +452,27 @@ async def test_load_is_the_servers_own_account(policy: VllmPolicy, fake: FakeVll
         fake.counts["queries"],
         fake.counts["hits"],
     )
+
+
+async def test_load_of_several_servers_is_summed_and_a_lost_one_is_named(
+    fake: FakeVllm, folder: Path
+) -> None:
+    async with FakeVllm(folder, token_s=0.01) as second:
+        policy = await connect(f"{fake.url},{second.url}", options=OPTIONS)
+        assert isinstance(policy, LoadAware)
+        await fake.stop()
+        asks = [ask(episode=f"e{i}", seed=i, max_new_tokens=60) for i in range(3)]
+        work = asyncio.gather(*(policy.generate(one) for one in asks))
+        async with asyncio.timeout(10):
+            while (load := await policy.load()).running < 3:  # noqa: ASYNC110 - a server's count
+                await asyncio.sleep(0.01)
+        assert load.waiting == 0
+        assert [problem for problem in load.problems if fake.url in problem]
+        await work
+        await second.stop()
+        with pytest.raises(InfrastructureError, match="no server answers"):
+            await policy.load()
+        await policy.aclose()
 
 
 # -------------------------------------------------------------------------- changing weights
