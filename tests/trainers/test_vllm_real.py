@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 
+from agentgym import train
 from agentgym.checks.policy import check_policy
 from agentgym.engine import Engine, GroupSpec
 from agentgym.limits import Limits
@@ -352,6 +353,37 @@ async def test_adapter_and_its_merged_weights_sample_alike_g8_g9(
         )
         for again in range(3):
             await merged.update_weights(None, version + 2 * again)
+    finally:
+        await _put_back(policy, folder, spec, tmp_path)
+
+
+async def test_run_trains_through_a_server_and_leaves_it_with_its_weights(
+    policy: VllmPolicy, folder: Path, spec: ServerSpec, tmp_path: Path
+) -> None:
+    settings = {
+        "envs": ["math/arithmetic"],
+        "policy": f"vllm:{spec.url}",
+        "run_dir": str(tmp_path / "run"),
+        "steps": 2,
+        "rollout.groups_per_step": 2,
+        "rollout.group_size": 2,
+        "rollout.max_new_tokens": 16,
+        "limits.max_turns": 2,
+        "warmstart.steps": 2,
+        "warmstart.demos": 8,
+        "warmstart.batch_size": 8,
+        "warmstart.warmup_steps": 1,
+        "eval.at_start": False,
+        "eval.at_end": False,
+    }
+    try:
+        summary = await asyncio.to_thread(train, settings)
+        assert summary.steps == 2
+        # What it saved is what the server samples with now.
+        saved = probe_logprobs(load_model(tmp_path / "run" / "policy"), policy.probe_ids)
+        assert await policy.probe(policy.servers[0]) == pytest.approx(saved, abs=1e-3)
+        own = probe_logprobs(load_model(folder), policy.probe_ids)
+        assert max(abs(a - b) for a, b in zip(saved, own, strict=True)) > 1e-2
     finally:
         await _put_back(policy, folder, spec, tmp_path)
 
