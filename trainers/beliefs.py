@@ -29,6 +29,29 @@ class _Tree:
         return len(self.trunk) + sum(len(requests[index].target) for index in self.requests)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Trees as lines, and what decides who may look at whom; small, so that the mask itself is made
+    on the model's device.
+    """
+
+    micro: MicroBatch
+    mask: Tensor
+    reach: Tensor
+    branch: Tensor
+
+    def to(self, device: torch.device) -> _Layout:
+        return _Layout(
+            self.micro.to(device),
+            self.mask.to(device),
+            self.reach.to(device),
+            self.branch.to(device),
+        )
+
+
+_ALIGNMENT = 8
+
+
 def score_requests(
     learner: Learner, batch: Batch, requests: Sequence[ScoringRequest]
 ) -> tuple[float, ...]:
@@ -48,14 +71,14 @@ def score_requests(
     for index in range(world.max(len(own))):
         is_filler = index >= len(own)
         chosen = own[index] if not is_filler else chunks[0]
-        micro, mask, attention = _layout(chosen, requests)
+        layout = _layout(chosen, requests).to(world.device)
         with torch.no_grad():
             logprobs, _, _ = learner.scorer(
-                micro.to(world.device),
-                mask.to(world.device),
+                layout.micro,
+                layout.mask,
                 1.0,
                 False,
-                attention.to(world.device),
+                _who_looks_at_whom(layout.reach, layout.branch),
             )
         if not is_filler:
             _collect(results, chosen, requests, logprobs.double())
@@ -98,48 +121,83 @@ def _chunks(
     return chunks
 
 
-def _layout(
-    trees: list[_Tree], requests: Sequence[ScoringRequest]
-) -> tuple[MicroBatch, Tensor, Tensor]:
-    """Return one line a tree, its mask of scored tokens, and who may look at whom.
-
-    The rows of the micro-batch are the targets, each preceded by the token that predicts it.
+def _layout(trees: list[_Tree], requests: Sequence[ScoringRequest]) -> _Layout:
+    """Return one line a tree. The rows of its micro-batch are the targets, each preceded by the
+    token that predicts it.
     """
-    width = max(tree.size(requests) for tree in trees)
-    shape = (len(trees), width)
-    ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
-    attention = torch.eye(width, dtype=torch.bool).repeat(len(trees), 1, 1)
-    longest = 1 + max(len(requests[index].target) for tree in trees for index in tree.requests)
-    rows: list[list[int]] = []
-    for line, tree in enumerate(trees):
-        end = len(tree.trunk)
-        ids[line, :end] = torch.tensor(tree.trunk)
-        positions[line, :end] = torch.arange(end)
-        attention[line, :end, :end] = torch.ones(end, end, dtype=torch.bool).tril()
-        for index in tree.requests:
-            prefix, target = len(requests[index].prefix), requests[index].target
-            stop = end + len(target)
-            ids[line, end:stop] = torch.tensor(target)
-            positions[line, end:stop] = prefix + torch.arange(len(target))
-            attention[line, end:stop, :prefix] = True
-            attention[line, end:stop, end:stop] = torch.ones(
-                len(target), len(target), dtype=torch.bool
-            ).tril()
-            rows.append([line * width + at for at in (prefix - 1, *range(end, stop))])
-            end = stop
-    index_map = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    valid = torch.tensor([[at < len(row) for at in range(longest)] for row in rows])
+    width = _aligned(max(tree.size(requests) for tree in trees))
+    ids, positions, reach, branch = (
+        torch.tensor(numbers)
+        for numbers in zip(*(_line(tree, requests, width) for tree in trees), strict=True)
+    )
+    rows = [
+        row for line, tree in enumerate(trees) for row in _target_rows(tree, requests, line * width)
+    ]
+    longest = max(len(row) for row in rows)
+    index = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    valid = torch.arange(longest) < lengths[:, None]
     mask = valid.clone()
     mask[:, 0] = False
     micro = MicroBatch(
         rows=torch.arange(len(rows)),
         ids=ids,
         position_ids=positions,
-        segment_ids=torch.zeros(shape, dtype=torch.long),
-        index=index_map,
+        segment_ids=torch.zeros_like(ids),
+        index=index,
         valid=valid,
     )
-    return micro, mask, attention[:, None]
+    return _Layout(micro=micro, mask=mask, reach=reach, branch=branch)
+
+
+def _line(
+    tree: _Tree, requests: Sequence[ScoringRequest], width: int
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Return a tree's ids, positions, first tokens that each may look at, and branches."""
+    end = len(tree.trunk)
+    ids, positions = list(tree.trunk), list(range(end))
+    reach, branch = list(range(1, end + 1)), [-1] * end
+    for number, index in enumerate(tree.requests):
+        prefix, target = len(requests[index].prefix), requests[index].target
+        ids += target
+        positions += range(prefix, prefix + len(target))
+        reach += [prefix] * len(target)
+        branch += [number] * len(target)
+    padding = width - len(ids)
+    # A padded position looks at the line's first token: a row of a softmax must not be empty.
+    return (
+        ids + [0] * padding,
+        positions + [0] * padding,
+        reach + [1] * padding,
+        branch + [-1] * padding,
+    )
+
+
+def _target_rows(tree: _Tree, requests: Sequence[ScoringRequest], offset: int) -> list[list[int]]:
+    """Return where each target's tokens are among the flattened lines, its predictor first."""
+    rows: list[list[int]] = []
+    end = len(tree.trunk)
+    for index in tree.requests:
+        stop = end + len(requests[index].target)
+        places = (len(requests[index].prefix) - 1, *range(end, stop))
+        rows.append([offset + place for place in places])
+        end = stop
+    return rows
+
+
+def _who_looks_at_whom(reach: Tensor, branch: Tensor) -> Tensor:
+    """Return [line, 1, query, key] True where a token may look: at the beginning of the line that
+    it may reach, and at what stands before it in its own branch.
+    """
+    key = torch.arange(reach.shape[1], device=reach.device)
+    is_before = key <= key[:, None]
+    same = (branch[:, :, None] == branch[:, None, :]) & (branch[:, :, None] >= 0)
+    return ((key < reach[:, :, None]) | (same & is_before))[:, None]
+
+
+def _aligned(width: int) -> int:
+    """Return the next multiple of what attention kernels of GPUs want of a mask's width."""
+    return -(-width // _ALIGNMENT) * _ALIGNMENT
 
 
 def _collect(
@@ -147,5 +205,6 @@ def _collect(
 ) -> None:
     """Write each target's mean log-probability to its place."""
     members = [index for tree in trees for index in tree.requests]
-    for row, index in enumerate(members):
-        results[index] = logprobs[row].sum() / len(requests[index].target)
+    lengths = [len(requests[index].target) for index in members]
+    means = logprobs.sum(dim=1) / torch.tensor(lengths, device=logprobs.device)
+    results[torch.tensor(members, device=results.device)] = means
