@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import IO, Any
 
 from agentgym.errors import InfrastructureError
 
@@ -176,16 +176,20 @@ class _Process:
 
     def __init__(self, module: str) -> None:
         self._folder = tempfile.mkdtemp(prefix="agentgym-")
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(),
-            cwd=self._folder,
-            # Ctrl-C ends the run, which closes the pool; the processes do not print tracebacks.
-            start_new_session=True,
-        )
+        with tempfile.TemporaryFile() as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=_environment(),
+                cwd=self._folder,
+                # Ctrl-C ends the run, which closes the pool; nothing of it is shown.
+                start_new_session=True,
+            )
+            self._wait_until_ready(module, errors)
+
+    def _wait_until_ready(self, module: str, errors: IO[bytes]) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -198,7 +202,11 @@ class _Process:
             raise
         if not line:
             self.kill()
-            raise InfrastructureError(f"{module} did not start within {_START_TIMEOUT_S:g} s")
+            errors.seek(0)
+            said = errors.read().decode("utf-8", "replace").strip().splitlines()
+            late = f"did not start within {_START_TIMEOUT_S:g} s"
+            what = late if line is None else "ended before it was ready"
+            raise InfrastructureError(": ".join([f"{module} {what}", *said[-1:]]))
 
     def ask(self, line: str, timeout_s: float) -> Outcome | None:
         """Return the outcome; None if the process was gone before it could be asked."""
@@ -296,6 +304,9 @@ def serve(
     # Replies go to the original standard output only; libraries that print cannot disturb it.
     channel, sys.stdout = sys.stdout, sys.stderr
     prepare()
+    # Until here its errors say why it did not start; from here on nobody reads them.
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     _say(channel, {"ready": True})
     for line in sys.stdin:
