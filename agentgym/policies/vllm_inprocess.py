@@ -95,10 +95,9 @@ class InprocessVllmPolicy(EnginePolicy):
             partial=self.options.partial,
             seed=seed,
         )
-        self.engine = engine
+        self.engine: Any = engine
         self._numbers = itertools.count()
         self._under_way = 0
-        self._is_closed = False
 
     @property
     def controls(self) -> tuple[InprocessControl, ...]:
@@ -113,9 +112,9 @@ class InprocessVllmPolicy(EnginePolicy):
 
     async def aclose(self) -> None:
         """End the engine and its process. May be called more than once."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.engine.shutdown()
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.shutdown()
 
     async def load(self) -> PolicyLoad:
         """Return how many requests the engine has, and how many beyond those it samples at once."""

@@ -115,9 +115,15 @@ class FastTokenizer:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         stretches: list[tuple[int, int]] = []
         done = 0
+        is_inside_character = False
         for token in ids:
+            data = self._token_bytes(token)
+            if data.isascii() and not is_inside_character:  # most ids: a character a byte
+                stretches.append((done, done + len(data)))
+                done += len(data)
+                continue
             places: list[int] = []
-            for byte in self._token_bytes(token):
+            for byte in data:
                 done += len(decoder.decode(bytes((byte,))))
                 is_inside_character = bool(decoder.getstate()[0])
                 places.append(done if is_inside_character else done - 1)
