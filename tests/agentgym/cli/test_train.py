@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,23 @@ def test_trained_policy_is_evaluated_from_its_run_folder(
     assert (here / "run" / "evaluations" / "math-arithmetic-1.json").is_file()
 
 
-@pytest.mark.soak
-def test_interrupted_run_saves_and_prints_how_to_go_on(here: Path) -> None:
+def ignore_interrupts() -> None:
+    """As a shell does for what a script starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def obey_interrupts() -> None:
+    """As in a terminal, whatever these tests themselves were started from."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("sent", "prepare"),
+    [(signal.SIGINT, obey_interrupts), (signal.SIGTERM, ignore_interrupts)],
+)
+def test_interrupted_run_saves_and_prints_how_to_go_on(
+    here: Path, sent: signal.Signals, prepare: Callable[[], None]
+) -> None:
     command = [sys.executable, "-m", "agentgym.cli.main", "train", "math/arithmetic"]
     settings = [*SETTINGS, "run_dir=run", "steps=100000", "eval.at_start=false"]
     process = subprocess.Popen(
@@ -76,11 +92,12 @@ def test_interrupted_run_saves_and_prints_how_to_go_on(here: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ,
+        preexec_fn=prepare,
     )
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("train ") and "/100000" in line:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
             break
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1
