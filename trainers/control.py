@@ -46,21 +46,8 @@ async def supervised_control(
     if not folder.is_dir():
         raise ConfigError(f"{run} had no warm start, so there is nothing to go on from")
     inputs = check_inputs(config)
-    world = join_world(config.optim.device)
-    model, compute = load_learner(
-        folder, config.model, dtype=config.optim.dtype, device=world.device
-    )
     renderer = load_renderer(folder, history=config.rollout.history)
-    learner = Learner(
-        model,
-        preset=inputs.preset,
-        optim=config.optim,
-        total_updates=1,
-        temperature=1.0,
-        world=world,
-        options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),
-        compute=compute,
-    )
+    learner = _learner(inputs, folder)
     episodes = await demonstrate(
         inputs.stream,
         config.warmstart,
@@ -77,11 +64,29 @@ async def supervised_control(
         pad_id=renderer.pad_id,
     )
     await _spend(trainer, seconds, progress)
-    policy = TransformersPolicy(model, renderer, policy_id="control")
+    policy = TransformersPolicy(learner.model, renderer, policy_id="control")
     result = await _evaluate(inputs, policy)
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
     write_atomic(run / "evaluations" / "control.json", text + "\n")
     return result
+
+
+def _learner(inputs: Inputs, folder: Path) -> Learner:
+    config = inputs.config
+    world = join_world(config.optim.device)
+    model, compute = load_learner(
+        folder, config.model, dtype=config.optim.dtype, device=world.device
+    )
+    return Learner(
+        model,
+        preset=inputs.preset,
+        optim=config.optim,
+        total_updates=1,
+        temperature=1.0,
+        world=world,
+        options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),
+        compute=compute,
+    )
 
 
 async def _spend(trainer: SupervisedTrainer, seconds: float, progress: ProgressSink) -> None:
