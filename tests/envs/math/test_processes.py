@@ -131,7 +131,7 @@ def test_module_that_does_not_start_is_an_infrastructure_error(pool: ProcessPool
     broken = ProcessPool("broken_worker", size=1, timeout_s=1.0)
     for _ in range(2):  # the place in the pool is free again
         with pytest.raises(
-            InfrastructureError, match="ended before it was ready: .*no_such_package"
+            InfrastructureError, match=r"ended before it was ready: .*no_such_package"
         ):
             broken.ask({})
 
