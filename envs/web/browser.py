@@ -186,7 +186,7 @@ class Browser:
         return life.exception()
 
     async def _live(self) -> None:
-        from playwright.async_api import async_playwright
+        from playwright.async_api import async_playwright  # pyright: ignore[reportMissingImports]
 
         await self.server.start()
         before = set(children_of(os.getpid()))
@@ -239,7 +239,7 @@ async def _translated(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def driver_error() -> type[Exception]:
     """Return the class of the driver's errors."""
-    from playwright.async_api import Error
+    from playwright.async_api import Error  # pyright: ignore[reportMissingImports]
 
     return Error
 

@@ -187,8 +187,8 @@ class Alternate(TrainerCallback):
         self.times["TRL"].append(time.perf_counter() - self._began)
         began = time.perf_counter()
         task = Task(id="t", env_id="bench/one-turn-v0", prompt=PROMPT)
-        sampled, _, _ = self.loop.run_until_complete(self.own.step([task], ROLLOUTS))
-        assert sampled == ROLLOUTS * TOKENS
+        counts = self.loop.run_until_complete(self.own.step([task], ROLLOUTS))
+        assert counts[0] == ROLLOUTS * TOKENS
         self.times["ours"].append(time.perf_counter() - began)
         began = time.perf_counter()
         self.floor.step()
