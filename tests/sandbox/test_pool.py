@@ -244,7 +244,11 @@ def test_nothing_runs_on_when_the_host_process_is_killed(kind: str, number: int)
     """SIGTERM without a handler and a crash alike: no box and no program outlives the process."""
     mark = str(70000 + os.getpid() % 1000 * 10 + number)
     host = subprocess.Popen(
-        [sys.executable, "-c", HOLD, kind, mark], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", HOLD, kind, mark],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # As in a terminal: a script's background job, as these tests may be, ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert host.stdout is not None
     with host, host.stdout:
