@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import importlib
 import logging
 import os
 import threading
@@ -186,7 +187,8 @@ class Browser:
         return life.exception()
 
     async def _live(self) -> None:
-        from playwright.async_api import async_playwright  # pyright: ignore[reportMissingImports]
+        # By name: types must hold where the package is missing too.
+        async_playwright: Any = importlib.import_module("playwright.async_api").async_playwright
 
         await self.server.start()
         before = set(children_of(os.getpid()))
@@ -239,9 +241,8 @@ async def _translated(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def driver_error() -> type[Exception]:
     """Return the class of the driver's errors."""
-    from playwright.async_api import Error  # pyright: ignore[reportMissingImports]
-
-    return Error
+    error: type[Exception] = importlib.import_module("playwright.async_api").Error
+    return error
 
 
 class BrowserPool:
