@@ -163,6 +163,8 @@ class Rollouts:
             step: Steps taken.
             replaced: Groups that were taken for the present one and are to be replaced.
         """
+        if self._is_ending:
+            return 0
         pace = self.pace
         submitted = step * pace.groups_per_step + len(self._groups) - replaced
         ahead = min(pace.steps_ahead, pace.last_step - 1 - step)
@@ -190,6 +192,7 @@ class Rollouts:
         Raises:
             ValueError: If fewer are under way.
         """
+        await asyncio.sleep(0)  # what failed in the background meanwhile is raised here
         wanted = [n for n in self.outstanding if not self._groups[n].is_taken][:count]
         if len(wanted) < count:
             raise ValueError(f"'count' must be at most the {len(wanted)} groups left (got {count})")

@@ -83,8 +83,11 @@ def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path
             os.replace(partial, final)
             _sync(folder)
             _drop_old(folder, keep=keep)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {final} could not be written: {error}") from error
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        # torch wraps what failed, a full disk too, and not as an ordinary exception.
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = " ".join(str(error).split())[-300:]
+        raise CheckpointError(f"checkpoint {final} could not be written: {reason}") from error
     return final
 
 

@@ -63,10 +63,11 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             was_cancelled = True
+    result = task.result()  # an error of its own ends the caller as well as a cancellation does
     if was_cancelled and current is not None:
         current.uncancel()
         current.cancel()
-    return task.result()
+    return result
 
 
 __all__ = ["LearnerThread", "uninterrupted"]

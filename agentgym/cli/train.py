@@ -9,7 +9,7 @@ import typer
 
 from agentgym.cli.live import progress_sink
 from agentgym.cli.output import complain, console, print_table, say
-from agentgym.errors import ConfigError
+from agentgym.errors import AgentGymError, ConfigError
 
 if TYPE_CHECKING:
     from agentgym.config import RunConfig
@@ -89,6 +89,11 @@ def _train(config: RunConfig, path: Path, *, is_resumed: bool, is_quiet: bool) -
                 door.write_report(path)
             complain(f"interrupted; go on with: {resume}")
             return INTERRUPTED
+        except AgentGymError as error:
+            sink.on_done({})
+            if not isinstance(error, ConfigError) and (path / "config.yaml").is_file():
+                complain(f"the run stopped; what it had is kept. Go on with: {resume}")
+            raise
     _report(path, summary)
     return 0
 

@@ -66,3 +66,27 @@ async def test_an_error_of_what_must_be_whole_is_raised() -> None:
 
     with pytest.raises(OSError, match="no"):
         await uninterrupted(update())
+
+
+async def test_an_error_stands_for_the_cancellation_that_came_meanwhile() -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def update() -> None:
+        begun.set()
+        await release.wait()
+        raise OSError("no")
+
+    async def loop() -> str:
+        try:
+            await uninterrupted(update())
+        except OSError:
+            await asyncio.sleep(0)  # what cleans up is not cut in its turn
+            return "cleaned"
+        return "never"
+
+    task = asyncio.create_task(loop())
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    release.set()
+    assert await task == "cleaned"

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from agentgym.records import Completion, Score, Trajectory
 from agentgym.runs.folder import read_metrics, read_scores, read_trajectories
+from agentgym.runs.lines import torn_bytes
 
 SCRIPT = Path(__file__).parent / "scripts" / "seeded_run.py"
 STEPS = 30
@@ -141,3 +142,37 @@ def test_run_killed_with_work_in_flight_ends_bit_equal_to_an_unbroken_one_i5(
             assert torch.equal(value, other), key  # type: ignore[arg-type]
         else:
             assert value == other, key
+
+
+@pytest.mark.timeout(600)
+def test_run_on_a_full_disk_stops_with_a_reason_and_can_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # An episode takes some 2,500 bytes: the disk is full in the middle of the run.
+    process = start(str(run), "--disk=60000", "steps=10", "checkpoint.every=0")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    last = output.strip().splitlines()[-1]
+    assert "DiskError: trajectories.jsonl cannot be written (File too large)" in last
+    assert "go on with --resume" in last
+    assert torn_bytes(run / "trajectories.jsonl") == 0
+    before = episodes(run)
+    assert 0 < len(before) < 10 * 2 * 3
+    assert {str(t.stop_reason) for t in before.values()} <= {"terminated", "cancelled"}
+    finish(start(str(run), "--resume"))
+    assert len(episodes(run)) == 10 * 2 * 3
+    assert scores(run).keys() == episodes(run).keys()
+
+
+@pytest.mark.timeout(600)
+def test_checkpoint_on_a_full_disk_is_a_typed_error_and_leaves_nothing_half_i8(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    process = start(str(run), "--disk=60000", "steps=6", "checkpoint.every=1")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "CheckpointError: checkpoint" in output.strip().splitlines()[-1]
+    assert list((run / "checkpoints").iterdir()) == []
+    finish(start(str(run), "--resume"))
+    assert scores(run).keys() == episodes(run).keys()
+    assert len(episodes(run)) == 6 * 2 * 3

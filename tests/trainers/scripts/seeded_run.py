@@ -1,13 +1,16 @@
 """A training run with a policy whose answers follow from the request's seed alone, whatever the
 weights and however long everything takes. Run as a process, so that it can be killed.
 
-    python seeded_run.py RUN_DIR [--resume] [KEY=VALUE ...]
+    python seeded_run.py RUN_DIR [--resume] [--disk=BYTES] [KEY=VALUE ...]
+
+With `--disk` no file may grow past so many bytes once training begins, as on a disk that is full.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -94,7 +97,7 @@ class SeededPolicy:
         pass
 
 
-async def run(folder: RunFolder, *, is_resumed: bool) -> None:
+async def run(folder: RunFolder, *, is_resumed: bool, disk: int | None) -> None:
     session = await open_session(
         check_inputs(folder.config),
         folder,
@@ -102,6 +105,8 @@ async def run(folder: RunFolder, *, is_resumed: bool) -> None:
         is_resumed=is_resumed,
         make_policy=SeededPolicy,
     )
+    if disk is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (disk, resource.RLIM_INFINITY))
     await run_loop(session)
 
 
@@ -110,13 +115,15 @@ def main(arguments: list[str]) -> None:
     torch.use_deterministic_algorithms(mode=True)
     path = Path(arguments[0])
     is_resumed = "--resume" in arguments
-    words = [word for word in arguments[1:] if "=" in word]
+    words = [word for word in arguments[1:] if "=" in word and not word.startswith("--")]
+    limits = [int(word[7:]) for word in arguments if word.startswith("--disk=")]
+    disk = limits[0] if limits else None
     if is_resumed:
         folder = RunFolder.open(path, read_config(path))
     else:
         folder = RunFolder.create(path, load_config(settings=SETTINGS, assignments=words))
     with folder:
-        asyncio.run(run(folder, is_resumed=is_resumed))
+        asyncio.run(run(folder, is_resumed=is_resumed, disk=disk))
 
 
 if __name__ == "__main__":
