@@ -20,7 +20,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from agentgym.envs.web.processes import children_of, command_of, kill_tree
+from agentgym.envs.web.processes import children_of, command_of, groups_below, kill_tree
 from agentgym.envs.web.server import SiteServer
 from agentgym.errors import InfrastructureError
 
@@ -77,7 +77,9 @@ class Browser:
         self.server = SiteServer()
         self.seats = 0
         self.process_ids: tuple[int, ...] = ()
-        """Processes started for it; their children die with them."""
+        """Processes started for it."""
+        self._groups: tuple[int, ...] = ()
+        """Process groups of the browser: a stopped page outlives the browser that started it."""
         self._chromium: Any = None
         self._executable = executable
         self._loop = asyncio.new_event_loop()
@@ -156,7 +158,7 @@ class Browser:
     def kill(self) -> None:
         """End its processes by force, stopped and hung ones too; calls in flight fail."""
         self._is_condemned = True
-        kill_tree(self.process_ids, timeout_s=_KILL_TIMEOUT_S)
+        kill_tree(self.process_ids, groups=self._groups, timeout_s=_KILL_TIMEOUT_S)
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_KILL_TIMEOUT_S)
@@ -203,6 +205,7 @@ class Browser:
             self._chromium = await playwright.chromium.launch(
                 executable_path=self._executable, args=arguments
             )
+            self._groups = tuple(group for pid in self.process_ids for group in groups_below(pid))
             self._started.set_result(None)
             await self._stop.wait()
         finally:
@@ -217,7 +220,7 @@ class Browser:
                     if self._chromium is not None:
                         await self._chromium.close()
                     await playwright.stop()
-        kill_tree(self.process_ids, timeout_s=_KILL_TIMEOUT_S)
+        kill_tree(self.process_ids, groups=self._groups, timeout_s=_KILL_TIMEOUT_S)
         # The loop hears of the end of its child, and closes the pipes to it, in its own time.
         for _ in range(_REAP_POLLS):
             await asyncio.sleep(_POLL_S)

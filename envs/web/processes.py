@@ -46,9 +46,27 @@ def is_alive(pid: int) -> bool:
     return bool(_ps("-o", "pid=", "-p", str(pid)).strip())
 
 
-def kill_tree(pids: Iterable[int], *, timeout_s: float) -> tuple[int, ...]:
-    """End processes and all below them by SIGKILL, stopped ones too; return those still alive."""
+def groups_below(pid: int) -> tuple[int, ...]:
+    """Return the process groups of what runs below a process, but for its own group."""
+    groups = {os.getpgid(0), *(_group(one) for one in tree_of(pid)[:1])}
+    found = dict.fromkeys(_group(one) for one in tree_of(pid)[1:])
+    return tuple(group for group in found if group and group not in groups)
+
+
+def kill_tree(
+    pids: Iterable[int], *, groups: Iterable[int] = (), timeout_s: float
+) -> tuple[int, ...]:
+    """End processes by SIGKILL, stopped ones too: these, all below them, and whole groups.
+
+    What its parent left behind is below nobody any more, but still in its group.
+
+    Returns:
+        Those that are still alive after `timeout_s`.
+    """
     doomed = dict.fromkeys(one for pid in pids for one in tree_of(pid))
+    wanted = set(groups)
+    if wanted:
+        doomed.update((pid, None) for pid in _parents() if _group(pid) in wanted)
     for pid in doomed:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -76,6 +94,14 @@ def _stat(pid: int) -> list[str] | None:
         return None
     # The command stands in brackets and may hold brackets and spaces itself.
     return text.rpartition(")")[2].split()
+
+
+def _group(pid: int) -> int:
+    """Return the process group of a process; 0 if it is gone."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def _ps(*arguments: str) -> str:

@@ -89,7 +89,8 @@ def test_stopped_driver_is_killed_with_its_browser_k10(pages: OpenPages, pool: B
 def test_stopped_page_is_bounded(pages: OpenPages, pool: BrowserPool) -> None:
     session = pages(PAGE, pool=pool, step_timeout_s=1.0)
     session.open("/")
-    for pid in processes(session.browser, "--type=renderer"):
+    stopped = processes(session.browser, "--type=renderer")
+    for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(BrowserHungError):
         click_fine(session)
@@ -97,6 +98,9 @@ def test_stopped_page_is_bounded(pages: OpenPages, pool: BrowserPool) -> None:
     again = pages(PAGE, pool=pool)
     again.open("/")
     assert click_fine(again) == ""
+    # A stopped page outlives the browser that started it, unless its group is killed.
+    pool.close()
+    assert [pid for pid in stopped if is_alive(pid)] == []
 
 
 def test_crashed_page_is_an_infrastructure_failure(pages: OpenPages, pool: BrowserPool) -> None:
