@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from agentgym.envs.web.processes import children_of, command_of, groups_below, kill_tree
 from agentgym.envs.web.server import SiteServer
+from agentgym.envs.web.spares import Spares
 from agentgym.errors import InfrastructureError
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class Browser:
 
     def __init__(self, *, executable: str, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.server = SiteServer()
+        self.spares = Spares(lambda: self._chromium, self.server)
         self.seats = 0
         self.process_ids: tuple[int, ...] = ()
         """Processes started for it."""
@@ -215,6 +217,7 @@ class Browser:
     async def _end(self, playwright: Any) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S - 1):
+                await self.spares.end()
                 await self.server.stop()
                 with contextlib.suppress(driver_error()):
                     if self._chromium is not None:

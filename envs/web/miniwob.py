@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.env import Reply
 from agentgym.envs.web.env import WebEnv
-from agentgym.envs.web.miniwob_site import HOST, respond
+from agentgym.envs.web.miniwob_site import HOST, WARM_PATH, respond
 from agentgym.envs.web.miniwob_tasks import ENV_ID, NULL_SCORE, check_tasks, draw_task
 from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.solutions import Solution, solution_of
@@ -86,6 +86,7 @@ class MiniWobEnv(WebEnv):
             site=respond,
             viewport=(500, 420),
             clock_step_ms=_CLOCK_STEP_MS,
+            warm_path=WARM_PATH,
             skip=_SKIP,
             probe=_PROBE,
         )

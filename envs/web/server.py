@@ -111,6 +111,10 @@ class SiteServer:
         self._sessions[token] = state
         return token
 
+    def bind(self, token: str, state: Any) -> None:
+        """Hand `state` to the requests of a session from now on."""
+        self._sessions[token] = state
+
     def close_session(self, token: str) -> None:
         """Refuse further requests with this token."""
         self._sessions.pop(token, None)

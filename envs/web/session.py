@@ -24,7 +24,6 @@ from agentgym.envs.web.browser import (
     driver_error,
 )
 from agentgym.envs.web.keys import check_key
-from agentgym.envs.web.server import TOKEN_HEADER
 from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.view import MOST_NODES, View, read_nodes
 
@@ -87,7 +86,8 @@ class WebSession:
         self._is_open = True
         self._browser: Browser = pool.take(executable)
         self._browser.server.mount(settings.host, settings.site)
-        self._token = self._browser.server.open_session(state)
+        self._state = state
+        self._token: str | None = None
 
     # -- for environments ------------------------------------------------------------------
 
@@ -134,7 +134,6 @@ class WebSession:
             return
         self._is_open = False
         self._close_context()
-        self._browser.server.close_session(self._token)
         self._pool.give_back(self._browser)
 
     @property
@@ -213,32 +212,30 @@ class WebSession:
 
     async def _open(self, path: str, then: str | None) -> View:
         settings = self._settings
-        width, height = settings.viewport
-        self._context = await self._browser.chromium.new_context(
-            viewport={"width": width, "height": height},
-            extra_http_headers={TOKEN_HEADER: self._token},
-            accept_downloads=False,
-            service_workers="block",
-            locale="en-US",
-            timezone_id="UTC",
-            reduced_motion="reduce",
-        )
+        fresh = await self._browser.spares.take(settings)
+        self._context, self._token, page = fresh.context, fresh.token, fresh.page
+        self._browser.server.bind(fresh.token, self._state)
         if settings.clock_step_ms is not None:
             await self._context.clock.install(time=_EPOCH_S)
             await self._context.clock.pause_at(_EPOCH_S + 1)
         await self._context.add_init_script(f"({_SCRIPT})({self._seed});")
         self._context.on("page", self._add_tab)
-        page = await self._context.new_page()
+        self._add_tab(page)
         self._front = 0
-        await page.goto(
-            f"http://{settings.host}{path}",
-            wait_until="load",
-            timeout=settings.open_timeout_s * 900,
-        )
+        # Replaced, so that there is nothing before the first page to go back to.
+        url = f"http://{settings.host}{path}"
+        timeout_ms = settings.open_timeout_s * 900
+        if settings.warm_path is None:
+            await page.goto(url, wait_until="load", timeout=timeout_ms)
+        else:
+            async with page.expect_navigation(url=url, wait_until="load", timeout=timeout_ms):
+                await page.evaluate("url => { location.replace(url); }", url)
         if then is not None:
             await page.evaluate(then)
         await self._tick(_LOADED_MS)
-        return await self._view("")
+        view = await self._view("")
+        self._browser.spares.prepare(settings)
+        return view
 
     def _add_tab(self, page: Any) -> None:
         self._tabs.append(page)
@@ -372,6 +369,8 @@ class WebSession:
     def _close_context(self) -> bool:
         """Close the context; end the browser if it does not. Return whether it lives on."""
         context, self._context = self._context, None
+        if self._token is not None:
+            self._browser.server.close_session(self._token)
         self._tabs.clear()
         self._front = 0
         if context is None or not self._browser.is_usable:

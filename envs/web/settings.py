@@ -24,6 +24,8 @@ class Settings:
     """Width and height, in CSS pixels."""
     clock_step_ms: int | None = None
     """What each action moves the page's clock on; None leaves the clock alone."""
+    warm_path: str | None = None
+    """A page that loads what the others share, opened before the first one; None for none."""
     skip: str = ""
     """CSS selector of what is not shown."""
     shows_places: bool = False

@@ -105,12 +105,14 @@ def play_and_compare(episodes: int) -> None:
         after = held()
     finally:
         env.close()
-    assert before["contexts"] == before["sessions"] == 1
+    # The context of the last episode, and the one that is made ahead.
+    assert before["sessions"] == after["sessions"] == 2
+    assert before["contexts"] in {1, 2}
+    assert after["contexts"] in {1, 2}
     # Connections of the last page may still be closing.
     assert after["open files"] <= before["open files"] + 8
-    assert after["processes"] <= before["processes"] + 2
-    unchanged = ("browsers", "contexts", "sessions")
-    assert {name: after[name] for name in unchanged} == {name: before[name] for name in unchanged}
+    assert after["processes"] <= before["processes"] + 3
+    assert before["browsers"] == after["browsers"] == 1
     close_browsers()
     assert held()["browsers"] == 0
 
