@@ -6,6 +6,7 @@ start, policy, engine).
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream, open_sources
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
 from agentgym.trainers.world import World, full_state, join_world
+
+logger = logging.getLogger(__name__)
 
 LEAK_SAMPLE = 4_096
 """Training tasks of an unbounded split that are compared with the held-out ones at the start."""
@@ -95,6 +98,7 @@ def check_inputs(config: RunConfig) -> Inputs:
         config.preset, config.preset_overrides, group_size=config.rollout.group_size
     )
     _refuse_what_is_missing(preset)
+    _say_what_age_does(config, preset)
     sources = open_sources(config.envs)
     wants_eval = config.eval.every or config.eval.at_start or config.eval.at_end
     eval_tasks: tuple[Task, ...] = ()
@@ -130,6 +134,19 @@ def _refuse_what_is_missing(preset: Preset) -> None:
         raise ConfigError(
             f"preset {preset.name!r} asks for {', '.join(missing)}, which the training loop does "
             "not give; `agentgym presets list` shows presets that it runs"
+        )
+
+
+def _say_what_age_does(config: RunConfig, preset: Preset) -> None:
+    """Say so where older tokens would be trained as if they were fresh."""
+    bound = config.rollout.max_staleness
+    is_blind = preset.correction.part == "none" and preset.anchor.part == "proximal"
+    if bound and is_blind and preset.group_objective is None:
+        logger.warning(
+            "preset %r trains tokens that are up to %d updates old as if they were fresh; "
+            "correction.part=truncated correction.level=token correction.cap=2 weighs them",
+            preset.name,
+            bound,
         )
 
 

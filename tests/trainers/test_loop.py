@@ -226,3 +226,32 @@ async def test_an_interrupted_update_is_finished_and_counted(base: Path, tmp_pat
     left = {f"g{draw}" for draw in state["outstanding"]}
     assert used.isdisjoint(left)
     assert used | left == {f"g{draw}" for draw in range(state["next_draw"])}
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_said"),
+    [
+        ({"rollout.max_staleness": 3}, True),
+        ({"rollout.max_staleness": 0}, False),
+        (
+            {
+                "rollout.max_staleness": 3,
+                "preset_overrides": {
+                    "correction.part": "masked",
+                    "correction.level": "turn",
+                    "correction.low": 0.5,
+                    "correction.high": 2.0,
+                },
+            },
+            False,
+        ),
+        ({"rollout.max_staleness": 3, "preset_overrides": {"anchor.part": "behavior"}}, False),
+    ],
+)
+def test_age_without_a_correction_is_said_at_the_start(
+    base: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], is_said: bool
+) -> None:
+    check_inputs(load_config(settings={**SETTINGS, "policy": str(base), **settings}))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    expected = "trains tokens that are up to 3 updates old as if they were fresh"
+    assert [expected in text for text in said] == [True] * is_said
