@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +31,8 @@ from agentgym.engine import Engine, GroupSpec
 from agentgym.env import Action, Reply, TextEnv
 from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm import Retries, VllmOptions, VllmPolicy, connect
-from agentgym.records import Sampling, StopReason, Task, Trajectory
+from agentgym.policy import GenerateRequest
+from agentgym.records import Completion, FinishReason, Sampling, StopReason, Task, Trajectory
 from agentgym.registry import register_env, unregister_env
 from agentgym.rewards import Rubric
 from agentgym.serving.launch import ServerDevice, ServerSpec, free_port
@@ -178,7 +180,11 @@ def spec_of(draw: int) -> GroupSpec:
 
 
 class Counted:
-    """A policy that counts what is begun and ended."""
+    """A policy that counts what is begun and ended, and whose turns all count as whole ones.
+
+    A model that knows nothing hardly ever ends its turn by itself, and a turn that was cut off
+    calls no tool.
+    """
 
     def __init__(self, policy: VllmPolicy) -> None:
         self.inner = policy
@@ -187,6 +193,10 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        completion = await self.inner.generate(request)
+        return replace(completion, finish_reason=FinishReason.STOP)
 
     async def begin_episode(self, episode_id: str) -> None:
         self.begun.append(episode_id)
