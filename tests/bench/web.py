@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,7 @@ class BarePlaywright:
     """A loop of Playwright's own calls: fresh context, page, clock, actions, the page's text."""
 
     def __init__(self, executable: str) -> None:
-        from playwright.sync_api import sync_playwright
-
-        self._manager = sync_playwright()
+        self._manager: Any = import_module("playwright.sync_api").sync_playwright()
         self._browser = self._manager.start().chromium.launch(executable_path=executable)
         self._script = Path(miniwob.__file__).with_name("page.js").read_text(encoding="utf-8")
 
@@ -191,9 +190,8 @@ class SeleniumMiniwob:
 
     def __init__(self, page: str) -> None:
         import gymnasium
-        import miniwob as package
 
-        gymnasium.register_envs(package)
+        gymnasium.register_envs(import_module("miniwob"))
         self._env: Any = gymnasium.make(f"miniwob/{page}-v1")
         self._page = page
 
@@ -215,8 +213,7 @@ class SeleniumMiniwob:
         return actions, time.perf_counter() - start, rewards / episodes
 
     def _act(self, observation: dict[str, Any]) -> Any:
-        from miniwob.action import ActionTypes
-
+        types = import_module("miniwob.action").ActionTypes
         goal, elements = observation["utterance"], observation["dom_elements"]
         create = self._env.unwrapped.create_action
         texts = {element["text"].strip(): element["ref"] for element in elements}
@@ -224,22 +221,22 @@ class SeleniumMiniwob:
         submit = next((e["ref"] for e in elements if e["text"] == "Submit"), None)
         if self._page == "click-button":
             found = [e["ref"] for e in elements if e["tag"] == "button" and e["text"] == quoted[0]]
-            return create(ActionTypes.CLICK_ELEMENT, ref=found[0])
+            return create(types.CLICK_ELEMENT, ref=found[0])
         if self._page == "enter-text":
             field = next(e for e in elements if e["tag"] == "input_text")
             if field["value"] == quoted[0]:
-                return create(ActionTypes.CLICK_ELEMENT, ref=submit)
+                return create(types.CLICK_ELEMENT, ref=submit)
             if not field["flags"][0]:
-                return create(ActionTypes.CLICK_ELEMENT, ref=field["ref"])
-            return create(ActionTypes.TYPE_TEXT, text=quoted[0])
+                return create(types.CLICK_ELEMENT, ref=field["ref"])
+            return create(types.TYPE_TEXT, text=quoted[0])
         wanted = goal.removeprefix("Select ").removesuffix(" and click Submit.").split(", ")
         for number, element in enumerate(elements):
             if element["tag"] in {"input_checkbox", "input_radio"}:
                 label = next(e for e in elements[number:] if e["tag"] == "t")
                 if label["text"].strip() in wanted and element["value"] != "True":
-                    return create(ActionTypes.CLICK_ELEMENT, ref=element["ref"])
+                    return create(types.CLICK_ELEMENT, ref=element["ref"])
         assert texts
-        return create(ActionTypes.CLICK_ELEMENT, ref=submit)
+        return create(types.CLICK_ELEMENT, ref=submit)
 
 
 def selenium(executable: str) -> None:
