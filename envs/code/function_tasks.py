@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym import seeding
+from agentgym.envs import splits
 from agentgym.envs.code.grading import Case, equal_values
 from agentgym.errors import EnvError
 from agentgym.records import Task
@@ -28,7 +29,7 @@ from agentgym.sandbox.inside.values import decode, encode
 ENV_ID = "code/unit-tests-v0"
 REPAIR_ENV_ID = "code/repair-v0"
 FUNCTION = "f"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 LEVELS = (1, 2, 3, 4, 5)
 HELD_OUT_SHARE = 8
 """One function in so many is held out."""
@@ -72,10 +73,7 @@ def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = L
         EnvError: If the split, a level or the index is not one.
     """
     levels = check_levels(levels)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     level, number = levels[index % len(levels)], index // len(levels)
     program = draw_program(seeding.rng("code/functions", level, split, number), level, split)
     return Task(
@@ -101,9 +99,7 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    if not levels or set(levels) - set(LEVELS):
-        raise EnvError(f"'levels' must be some of {LEVELS} (got {tuple(levels)!r})")
-    return tuple(sorted(set(levels)))
+    return splits.check_levels(levels, LEVELS)
 
 
 def is_held_out(program: Program) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentgym import seeding
+from agentgym.envs import splits
 from agentgym.envs.code.function_tasks import (
     FUNCTION,
     LEVELS,
@@ -25,7 +26,6 @@ from agentgym.envs.code.function_tasks import (
 )
 from agentgym.envs.code.grading import Case
 from agentgym.envs.code.mutations import mutants
-from agentgym.errors import EnvError
 from agentgym.records import Task
 from agentgym.sandbox.inside.values import encode
 
@@ -46,10 +46,7 @@ def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = L
         EnvError: If the split, a level or the index is not one.
     """
     levels = check_levels(levels)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     level, number = levels[index % len(levels)], index // len(levels)
     rng = seeding.rng("code/repair", level, split, number)
     while True:

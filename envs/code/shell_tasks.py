@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentgym import seeding
-from agentgym.errors import EnvError
+from agentgym.envs import splits
 from agentgym.records import Task, canonical_json
 
 ENV_ID = "code/shell-v0"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 LEVELS = (1, 2, 3)
 HELD_OUT_SHARE = 8
 
@@ -57,10 +57,7 @@ def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = L
         EnvError: If the split, a level or the index is not one.
     """
     levels = check_levels(levels)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     level, number = levels[index % len(levels)], index // len(levels)
     rng = seeding.rng("code/shell", level, split, number)
     while True:
@@ -92,9 +89,7 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    if not levels or set(levels) - set(LEVELS):
-        raise EnvError(f"'levels' must be some of {LEVELS} (got {tuple(levels)!r})")
-    return tuple(sorted(set(levels)))
+    return splits.check_levels(levels, LEVELS)
 
 
 def _folder(rng: random.Random) -> Files:

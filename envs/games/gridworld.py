@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from agentgym import seeding
 from agentgym.env import Action, Reply, TextEnv
-from agentgym.envs.games.splits import check_levels, check_request, is_held_out
+from agentgym.envs.games.splits import is_held_out
+from agentgym.envs.splits import check_levels, check_request
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from agentgym import seeding
+from agentgym.envs import splits
 from agentgym.envs.math.expressions import (
     Expression,
     Number,
@@ -31,11 +32,11 @@ from agentgym.envs.math.expressions import (
     operations,
 )
 from agentgym.envs.math.rationals import format_number, parse_number
-from agentgym.errors import EnvError, ToolError
+from agentgym.errors import ToolError
 from agentgym.records import Task
 
 ENV_ID = "math/arithmetic-v0"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 LEVELS = (1, 2, 3, 4, 5)
 HELD_OUT_SHARE = 8
 """One operand multiset in so many is held out."""
@@ -69,10 +70,7 @@ def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = L
         EnvError: If the split, a level or the index is not one.
     """
     levels = check_levels(levels)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     level = levels[index % len(levels)]
     number = index // len(levels)
     return _task(
@@ -91,10 +89,7 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    unknown = sorted(set(levels) - set(LEVELS))
-    if unknown or not levels:
-        raise EnvError(f"'levels' must be some of {LEVELS} (got {tuple(levels)!r})")
-    return tuple(sorted(set(levels)))
+    return splits.check_levels(levels, LEVELS)
 
 
 def _task(expression: Expression, task_id: str, level: int, split: str) -> Task:

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+from agentgym.envs import splits
 from agentgym.envs.math.processes import Ending, ProcessPool
 from agentgym.errors import EnvError, InfrastructureError, MissingExtraError, nearest
 from agentgym.records import Json, Task
 from agentgym.records.task import canonical_json
 
 ENV_ID = "math/reasoning-v0"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 SIZE = 2**20
 """Tasks of a split."""
 HELD_OUT_SHARE = 8
@@ -61,10 +62,7 @@ def generate_task(
         EnvError: If the split, the index, a name or a setting is not one.
         InfrastructureError: If no item is made in time.
     """
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     check_datasets(datasets, settings or {})
     name = datasets[index % len(datasets)]
     own = _settings_of(name, datasets, settings or {})

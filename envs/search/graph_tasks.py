@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgym import seeding
+from agentgym.envs import splits
 from agentgym.envs.search.questions import (
     BOTH,
     UNKNOWN,
@@ -31,11 +32,10 @@ from agentgym.envs.search.questions import (
 )
 from agentgym.envs.search.rendering import PLAIN_RELATIONS
 from agentgym.envs.search.world import OBJECT, SUBJECT, Kind, Relation, Thing, World
-from agentgym.errors import EnvError
 from agentgym.records import Task
 
 ENV_ID = "search/graph-v0"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 HELD_OUT_SHARE = 8
 """One set of names in so many is held out."""
 SHARED_SEED = 0
@@ -109,9 +109,7 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    if not levels or set(levels) - set(LEVELS):
-        raise EnvError(f"'levels' must be some of {LEVELS} (got {tuple(levels)!r})")
-    return tuple(sorted(set(levels)))
+    return splits.check_levels(levels, LEVELS)
 
 
 @functools.lru_cache(maxsize=64)
@@ -141,10 +139,7 @@ def generate_task(
         EnvError: If the split, a level, the index or the size is not one.
     """
     levels = check_levels(levels)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     number, level = index // len(levels), levels[index % len(levels)]
     rng = seeding.rng("graph", level, split, number, documents or 0)
     spec = LEVEL_TABLE[level]

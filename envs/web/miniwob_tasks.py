@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentgym import seeding
+from agentgym.envs import splits
 from agentgym.envs.web.miniwob_site import page_names
 from agentgym.errors import EnvError, nearest
 from agentgym.records import Task
 
 ENV_ID = "web/miniwob-v0"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 HELD_OUT_SHARE = 4
 """One seed in so many is held out."""
 SEEDS = 2**31
@@ -71,10 +72,7 @@ def generate_task(
         EnvError: If the split, a page or the index is not one.
     """
     pages = check_tasks(task)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     page, number = pages[index % len(pages)], index // len(pages)
     rng = seeding.rng("miniwob", page, split, number)
     while True:

@@ -18,13 +18,13 @@ import random
 from collections.abc import Sequence
 
 from agentgym import seeding
+from agentgym.envs import splits
 from agentgym.envs.web.shop.catalogue import Product, catalogue, dollars
 from agentgym.envs.web.shop.state import Wish
-from agentgym.errors import EnvError
 from agentgym.records import Task
 
 ENV_ID = "web/shop-v0"
-SPLITS = ("train", "held_out")
+SPLITS = splits.SPLITS
 LEVELS = (1, 2, 3, 4, 5)
 HELD_OUT_SHARE = 4
 """One combination of kind, material and feature in so many is held out."""
@@ -43,9 +43,7 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    if not levels or set(levels) - set(LEVELS):
-        raise EnvError(f"'levels' must be some of {LEVELS} (got {tuple(levels)!r})")
-    return tuple(sorted(set(levels)))
+    return splits.check_levels(levels, LEVELS)
 
 
 def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = LEVELS) -> Task:
@@ -55,10 +53,7 @@ def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = L
         EnvError: If the split, a level or the index is not one.
     """
     levels = check_levels(levels)
-    if split not in SPLITS:
-        raise EnvError(f"'split' must be one of {SPLITS} (got {split!r})")
-    if index < 0:
-        raise EnvError(f"'index' must be >= 0 (got {index!r})")
+    splits.check_request(index, split)
     level, number = levels[index % len(levels)], index // len(levels)
     rng = seeding.rng("shop", level, split, number)
     wishes = _draw(rng, level, split)
