@@ -34,14 +34,21 @@ async def run_blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwar
     return await asyncio.get_running_loop().run_in_executor(_executor.get(), call)
 
 
+def is_in_a_loop() -> bool:
+    """Return whether a loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return a coroutine's result from synchronous code, inside a running loop too.
 
     Inside a running loop it gets a loop and a thread of its own, and this thread waits.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not is_in_a_loop():
         return asyncio.run(coroutine)
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentgym-sync-step") as pool:

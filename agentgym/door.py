@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agentgym import seeding
-from agentgym.blocking import run_coroutine
+from agentgym.blocking import is_in_a_loop, run_coroutine
 from agentgym.config.conflicts import contradictions
 from agentgym.config.loading import load_config
 from agentgym.config.preflight import checked_config, run_path, split_problems
@@ -327,7 +327,7 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         KeyboardInterrupt: If it was interrupted.
     """
-    if threading.current_thread() is not threading.main_thread() or _is_in_a_loop():
+    if threading.current_thread() is not threading.main_thread() or is_in_a_loop():
         return run_coroutine(work)  # signals belong to the main thread and its loop
     was_asked = threading.Event()
     before = signal.getsignal(signal.SIGTERM)
@@ -356,14 +356,6 @@ async def _until_terminated(work: Coroutine[Any, Any, T], was_asked: threading.E
         return await work
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _is_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 __all__ = ["evaluate", "open_policy", "rollout", "train"]

@@ -121,6 +121,37 @@ def require_renderer(policy: Policy, *, why: str) -> Renderer:
     return policy.renderer
 
 
+def require_prompt_ids(
+    request: GenerateRequest, *, policy_id: str, max_context_tokens: int | None
+) -> tuple[int, ...]:
+    """Return [time] the ids that a policy on tokens goes on from.
+
+    Raises:
+        PolicyError: If the request has none, or they fill the context.
+    """
+    ids = request.prompt_ids
+    if not ids:
+        raise PolicyError(
+            f"{policy_id!r} generates from ids, and the request has none (got {ids!r})"
+        )
+    if max_context_tokens is not None and len(ids) >= max_context_tokens:
+        raise PolicyError(
+            f"the prompt must leave room for one id in a context of {max_context_tokens} "
+            f"(got {len(ids)} ids)"
+        )
+    return ids
+
+
+def require_prompts(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+    """Check pairs of prompt ids and target ids that are to be scored.
+
+    Raises:
+        PolicyError: If a prompt is empty: nothing would predict its target's first id.
+    """
+    if any(not prompt for prompt, _ in pairs):
+        raise PolicyError("score needs at least one prompt id before each target (got none)")
+
+
 def last_message(messages: Sequence[Message], role: str) -> str:
     """Return the text of the last message with that role, or an empty string."""
     return next((m.content for m in reversed(messages) if m.role == role), "")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentgym.policies.transformers.store import aligned
 from agentgym.trainers.batch import Batch, MicroBatch
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.parts.probes import ScoringRequest
@@ -47,9 +48,6 @@ class _Layout:
             self.reach.to(device),
             self.branch.to(device),
         )
-
-
-_ALIGNMENT = 8
 
 
 def score_requests(
@@ -125,7 +123,7 @@ def _layout(trees: list[_Tree], requests: Sequence[ScoringRequest]) -> _Layout:
     """Return one line a tree. The rows of its micro-batch are the targets, each preceded by the
     token that predicts it.
     """
-    width = _aligned(max(tree.size(requests) for tree in trees))
+    width = aligned(max(tree.size(requests) for tree in trees))
     ids, positions, reach, branch = (
         torch.tensor(numbers)
         for numbers in zip(*(_line(tree, requests, width) for tree in trees), strict=True)
@@ -193,11 +191,6 @@ def _who_looks_at_whom(reach: Tensor, branch: Tensor) -> Tensor:
     is_before = key <= key[:, None]
     same = (branch[:, :, None] == branch[:, None, :]) & (branch[:, :, None] >= 0)
     return ((key < reach[:, :, None]) | (same & is_before))[:, None]
-
-
-def _aligned(width: int) -> int:
-    """Return the next multiple of what attention kernels of GPUs want of a mask's width."""
-    return -(-width // _ALIGNMENT) * _ALIGNMENT
 
 
 def _collect(

@@ -18,9 +18,7 @@ from agentgym.policies.transformers import TransformersPolicy
 from agentgym.renderer.folder import load_renderer
 from agentgym.runs.folder import read_config, write_atomic
 from agentgym.runs.progress import ProgressSink
-from agentgym.trainers.learner import Learner, UpdateOptions
-from agentgym.trainers.models.load import load_learner
-from agentgym.trainers.setup import WARM_START, Inputs, check_inputs, micro_batch_tokens
+from agentgym.trainers.setup import WARM_START, Inputs, check_inputs, make_learner
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
 from agentgym.trainers.world import join_world
 
@@ -47,7 +45,7 @@ async def supervised_control(
         raise ConfigError(f"{run} had no warm start, so there is nothing to go on from")
     inputs = check_inputs(config)
     renderer = load_renderer(folder, history=config.rollout.history)
-    learner = _learner(inputs, folder)
+    learner = make_learner(inputs, folder, join_world(config.optim.device), total_updates=1)
     episodes = await demonstrate(
         inputs.stream,
         config.warmstart,
@@ -69,24 +67,6 @@ async def supervised_control(
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
     write_atomic(run / "evaluations" / "control.json", text + "\n")
     return result
-
-
-def _learner(inputs: Inputs, folder: Path) -> Learner:
-    config = inputs.config
-    world = join_world(config.optim.device)
-    model, compute = load_learner(
-        folder, config.model, dtype=config.optim.dtype, device=world.device
-    )
-    return Learner(
-        model,
-        preset=inputs.preset,
-        optim=config.optim,
-        total_updates=1,
-        temperature=1.0,
-        world=world,
-        options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),
-        compute=compute,
-    )
 
 
 async def _spend(trainer: SupervisedTrainer, seconds: float, progress: ProgressSink) -> None:

@@ -178,13 +178,17 @@ async def open_session(
     world = _join(config)
     base = await _base_folder(inputs, folder, world)
     renderer = load_renderer(base, history=config.rollout.history)
-    learner, place = _learner(inputs, base, world), Place(run=folder.path, base=base)
+    updates = config.steps * config.optim.epochs * config.optim.minibatches
+    learner = make_learner(inputs, base, world, total_updates=updates)
+    place = Place(run=folder.path, base=base)
     latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, place, progress)
     state = _begin(inputs, folder, learner, base, latest, is_resumed=is_resumed)
-    policy = make_policy(learner, renderer, state) if make_policy is not None else None
-    policy = policy or await open_policy(config, learner, renderer, place, state)
+    if make_policy is not None:
+        policy = make_policy(learner, renderer, state)
+    else:
+        policy = await open_policy(config, learner, renderer, place, state)
     engine, rubric = _engine(config, policy), Rubric()
     return Session(
         config=config,
@@ -207,14 +211,25 @@ async def open_session(
     )
 
 
-def _learner(inputs: Inputs, base: Path, world: World) -> Learner:
+def make_learner(inputs: Inputs, base: Path, world: World, *, total_updates: int) -> Learner:
+    """Return the learner of a config's model.
+
+    Args:
+        inputs: From `check_inputs`.
+        base: Folder of the model that it begins as.
+        world: This process's place among the ranks.
+        total_updates: Updates that the schedule of the learning rate spans.
+
+    Raises:
+        ConfigError: If the model cannot be loaded.
+    """
     config = inputs.config
     model, compute = load_learner(base, config.model, dtype=config.optim.dtype, device=world.device)
     return Learner(
         model,
         preset=inputs.preset,
         optim=config.optim,
-        total_updates=config.steps * config.optim.epochs * config.optim.minibatches,
+        total_updates=total_updates,
         temperature=config.rollout.temperature,
         world=world,
         options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),

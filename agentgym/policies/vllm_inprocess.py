@@ -21,6 +21,7 @@ from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
 from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.wire import Answer
+from agentgym.policy import require_prompts
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
 
@@ -168,8 +169,7 @@ class InprocessVllmPolicy(EnginePolicy):
         Raises:
             PolicyError: If a prompt is empty.
         """
-        if any(not prompt for prompt, _ in pairs):
-            raise PolicyError("score needs at least one prompt id before each target (got none)")
+        require_prompts(pairs)
         found: list[tuple[float, ...]] = []
         for prompt, target in pairs:
             ids = (*prompt, *target)

@@ -17,7 +17,7 @@ from agentgym.policies.transformers.forward import ModelRunner
 from agentgym.policies.transformers.jobs import Job, Outcome, StopScanner
 from agentgym.policies.transformers.weights import load_tensors
 from agentgym.policies.transformers.worker import Worker
-from agentgym.policy import GenerateRequest
+from agentgym.policy import GenerateRequest, require_prompt_ids, require_prompts
 from agentgym.records import Completion, TokenTrace
 from agentgym.renderer.base import Renderer
 
@@ -110,7 +110,9 @@ class TransformersPolicy:
             PolicyError: If the request has no ids, its prompt fills the context, or the forward
                 fails.
         """
-        prompt = self._checked_prompt(request)
+        prompt = require_prompt_ids(
+            request, policy_id=self._id, max_context_tokens=self._max_context_tokens
+        )
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Outcome] = loop.create_future()
 
@@ -168,8 +170,7 @@ class TransformersPolicy:
         Raises:
             PolicyError: If a prompt is empty.
         """
-        if any(not prompt for prompt, _ in pairs):
-            raise PolicyError("score needs at least one prompt id before each target (got none)")
+        require_prompts(pairs)
         rows = [(*prompt, *target) for prompt, target in pairs]
         skip = [len(prompt) for prompt, _ in pairs]
         return await asyncio.wrap_future(self._worker.call(lambda: self._score(rows, skip)))
@@ -223,20 +224,6 @@ class TransformersPolicy:
             self._worker.post(lambda: self._batcher.cancel(job))
         except PolicyError:
             return  # closed: the job was dropped with everything else
-
-    def _checked_prompt(self, request: GenerateRequest) -> tuple[int, ...]:
-        if not request.prompt_ids:
-            raise PolicyError(
-                f"{self._id!r} generates from ids, and the request has none "
-                f"(got {request.prompt_ids!r})"
-            )
-        bound = self._max_context_tokens
-        if bound is not None and len(request.prompt_ids) >= bound:
-            raise PolicyError(
-                f"the prompt must leave room for one id in a context of {bound} "
-                f"(got {len(request.prompt_ids)} ids)"
-            )
-        return request.prompt_ids
 
     def _completion(self, request: GenerateRequest, outcome: Outcome) -> Completion:
         return Completion(

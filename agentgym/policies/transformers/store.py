@@ -33,7 +33,7 @@ class KeyValueStore(Cache):
     def __init__(self, *, rows: int = 8, columns: int = 64) -> None:
         super().__init__(layers=[])
         self.rows = rows
-        self.columns = _rounded(columns)
+        self.columns = aligned(columns)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._first = 0
@@ -69,7 +69,7 @@ class KeyValueStore(Cache):
         self._first = first
         self._write_columns = columns
         self._write_rows = torch.arange(columns.shape[0], device=columns.device)[:, None]
-        self._width = min(_rounded(width), self.columns)
+        self._width = min(aligned(width), self.columns)
 
     @property
     def width(self) -> int:
@@ -121,8 +121,9 @@ class KeyValueStore(Cache):
         return view[:, :, : self._width]
 
 
-def _rounded(columns: int) -> int:
+def aligned(columns: int) -> int:
+    """Return the next multiple of `COLUMN_STEP`."""
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
-__all__ = ["COLUMN_STEP", "KeyValueStore"]
+__all__ = ["COLUMN_STEP", "KeyValueStore", "aligned"]

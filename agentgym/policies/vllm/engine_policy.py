@@ -13,12 +13,12 @@ from enum import StrEnum
 
 from agentgym import seeding
 from agentgym.concurrency import PolicyLoad
-from agentgym.errors import InfrastructureError, PolicyError
+from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm.control import EngineControl
 from agentgym.policies.vllm.gate import Gate
 from agentgym.policies.vllm.handshake import probe_ids
 from agentgym.policies.vllm.wire import CUT, Answer, Ask
-from agentgym.policy import GenerateRequest
+from agentgym.policy import GenerateRequest, require_prompt_ids
 from agentgym.records import Completion, FinishReason, Sampling, TokenTrace, VersionRun
 from agentgym.renderer.base import Renderer
 
@@ -154,8 +154,11 @@ class EnginePolicy(abc.ABC):
             PolicyError: If the request has no ids, its prompt fills the context, or a server
                 refuses it.
         """
-        prompt, budget = self._checked(request)
+        prompt = require_prompt_ids(
+            request, policy_id=self._id, max_context_tokens=self._max_context_tokens
+        )
         sampling = request.sampling
+        budget = self._budget(prompt, sampling)
         seed = sampling.seed if sampling.seed is not None else self._stream.getrandbits(63)
         parts = _Parts()
         for _ in range(_MOST_CUTS):
@@ -185,22 +188,11 @@ class EnginePolicy(abc.ABC):
             # Inside: an engine that restarts from now on is compared with these weights.
             await self.note_change()
 
-    def _checked(self, request: GenerateRequest) -> tuple[tuple[int, ...], int]:
-        """Return the prompt and how many ids may follow it."""
-        if not request.prompt_ids:
-            raise PolicyError(
-                f"{self._id!r} generates from ids, and the request has none "
-                f"(got {request.prompt_ids!r})"
-            )
-        budget = request.sampling.max_new_tokens
-        if self._max_context_tokens is not None:
-            budget = min(budget, self._max_context_tokens - len(request.prompt_ids))
-        if budget < 1:
-            raise PolicyError(
-                "the prompt must leave room for one id in a context of "
-                f"{self._max_context_tokens} (got {len(request.prompt_ids)} ids)"
-            )
-        return request.prompt_ids, budget
+    def _budget(self, prompt: Sequence[int], sampling: Sampling) -> int:
+        """Return how many ids may follow the prompt."""
+        if self._max_context_tokens is None:
+            return sampling.max_new_tokens
+        return min(sampling.max_new_tokens, self._max_context_tokens - len(prompt))
 
     def _stops(self, sampling: Sampling) -> _Stops | None:
         return _Stops(self._renderer, sampling.stop) if sampling.stop else None

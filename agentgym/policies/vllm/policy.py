@@ -22,6 +22,7 @@ from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
 from agentgym.policies.vllm.server import Retries, Server, ServerFaultError, ServerLostError
 from agentgym.policies.vllm.wire import Answer, completion_body, parse_completion
+from agentgym.policy import require_prompts
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
 
@@ -148,8 +149,7 @@ class VllmPolicy(EnginePolicy):
         Raises:
             PolicyError: If a prompt is empty.
         """
-        if any(not prompt for prompt, _ in pairs):
-            raise PolicyError("score needs at least one prompt id before each target (got none)")
+        require_prompts(pairs)
         found: list[tuple[float, ...]] = []
         for index, (prompt, target) in enumerate(pairs):
             server = self.servers[index % len(self.servers)]
