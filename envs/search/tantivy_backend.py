@@ -105,6 +105,8 @@ def open(folder: Path) -> TantivyRetriever:
     tantivy = _import()
     try:
         index = tantivy.Index.open(str(folder))
+        # Without a thread that looks twice a second whether the index was changed: it never is.
+        index.config_reader("manual", 0)
         _register(tantivy, index)
         return TantivyRetriever(index)
     except (ValueError, OSError) as error:

@@ -215,6 +215,8 @@ def test_damaged_index_is_an_infrastructure_error_l8(kind: str, tmp_path: Path) 
     folder = next(tmp_path.glob(f"*/{kind}"))
     for file in folder.iterdir():
         if file.name != "manifest.json" and not file.name.startswith("."):
+            # Another file in its place: a thread of the library may still have this one mapped.
+            file.unlink()
             file.write_bytes(b"damaged")
     with pytest.raises(InfrastructureError, match=str(folder)):
         open_library(corpus, backend=kind, cache=tmp_path)
