@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from agentgym.concurrency import PolicyLoad
 from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
@@ -29,6 +31,7 @@ _ENVIRONMENT = {
     # Handles to tensors that learner and engine share are pickled between their processes.
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles where there is no compiler
 }
 _REASONS = frozenset({"stop", "length", "abort"})
 
@@ -292,8 +295,7 @@ class InprocessControl:
         Args:
             pickled: Pairs of name and tensor, pickled so that they open as shared memory.
         """
-        kwargs = {"weights_iterator": SharedPairs(pickled), "is_checkpoint_format": False}
-        await self._engine.collective_rpc("reload_weights", kwargs=kwargs)
+        await self._engine.collective_rpc(copy_over, args=(pickled,))
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Load a low-rank adapter under a name.
@@ -320,18 +322,25 @@ class InprocessControl:
         return await self._policy.answer("", self._policy.probe_ids, sampling)
 
 
-class SharedPairs:
-    """Pickled pairs that become plain pairs where they are unpickled: in the engine's process.
+def copy_over(worker: Any, pickled: bytes) -> None:
+    """Copy tensors over those of a worker's model. Runs in the engine's process.
+
+    Not vLLM's `reload_weights` with tensors in its own format: 0.32 copies there with gradients
+    on, which torch refuses.
 
     Args:
-        pickled: A pickle of a list of pairs.
+        worker: vLLM's worker.
+        pickled: Pairs of name and tensor, as handles to shared memory.
+
+    Raises:
+        KeyError: If the model has no parameter of that name.
     """
-
-    def __init__(self, pickled: bytes) -> None:
-        self._pickled = pickled
-
-    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        return pickle.loads, (self._pickled,)
+    parameters: dict[str, torch.Tensor] = dict(worker.get_model().named_parameters())
+    with torch.no_grad():
+        for name, tensor in pickle.loads(pickled):
+            parameters[name].copy_(tensor)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # the memory is the learner's again when this returns
 
 
 def open_inprocess(
