@@ -18,7 +18,8 @@ from agentgym.policies.transformers import TransformersPolicy
 from agentgym.renderer.folder import load_renderer
 from agentgym.runs.folder import read_config, write_atomic
 from agentgym.runs.progress import ProgressSink
-from agentgym.trainers.setup import WARM_START, Inputs, check_inputs, make_learner
+from agentgym.trainers.open_learner import open_learner
+from agentgym.trainers.setup import WARM_START, Inputs, check_inputs
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
 from agentgym.trainers.world import join_world
 
@@ -45,7 +46,7 @@ async def supervised_control(
         raise ConfigError(f"{run} had no warm start, so there is nothing to go on from")
     inputs = check_inputs(config)
     renderer = load_renderer(folder, history=config.rollout.history)
-    learner = make_learner(inputs, folder, join_world(config.optim.device), total_updates=1)
+    learner = open_learner(config, inputs.preset, folder, join_world(config.optim.device))
     episodes = await demonstrate(
         inputs.stream,
         config.warmstart,

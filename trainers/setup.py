@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from agentgym import seeding
-from agentgym.config import MICRO_BATCH_TOKENS, Device, RunConfig
+from agentgym.config import RunConfig
 from agentgym.config.schema import Concurrency
 from agentgym.engine import Engine
 from agentgym.errors import ConfigError
@@ -33,10 +33,11 @@ from agentgym.trainers import checkpoint
 from agentgym.trainers.ahead import Pace, Rollouts
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.episodes import group_id, group_spec
-from agentgym.trainers.learner import Learner, UpdateOptions
+from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_learner, resolve_policy
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.tiny import build_tiny
+from agentgym.trainers.open_learner import open_learner
 from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
@@ -178,17 +179,13 @@ async def open_session(
     world = _join(config)
     base = await _base_folder(inputs, folder, world)
     renderer = load_renderer(base, history=config.rollout.history)
-    updates = config.steps * config.optim.epochs * config.optim.minibatches
-    learner = make_learner(inputs, base, world, total_updates=updates)
+    learner = open_learner(config, inputs.preset, base, world)
     place = Place(run=folder.path, base=base)
     latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, place, progress)
     state = _begin(inputs, folder, learner, base, latest, is_resumed=is_resumed)
-    if make_policy is not None:
-        policy = make_policy(learner, renderer, state)
-    else:
-        policy = await open_policy(config, learner, renderer, place, state)
+    policy = await _policy(inputs, learner, renderer, place, state, make_policy)
     engine, rubric = _engine(config, policy), Rubric()
     return Session(
         config=config,
@@ -211,36 +208,17 @@ async def open_session(
     )
 
 
-def make_learner(inputs: Inputs, base: Path, world: World, *, total_updates: int) -> Learner:
-    """Return the learner of a config's model.
-
-    Args:
-        inputs: From `check_inputs`.
-        base: Folder of the model that it begins as.
-        world: This process's place among the ranks.
-        total_updates: Updates that the schedule of the learning rate spans.
-
-    Raises:
-        ConfigError: If the model cannot be loaded.
-    """
-    config = inputs.config
-    model, compute = load_learner(base, config.model, dtype=config.optim.dtype, device=world.device)
-    return Learner(
-        model,
-        preset=inputs.preset,
-        optim=config.optim,
-        total_updates=total_updates,
-        temperature=config.rollout.temperature,
-        world=world,
-        options=UpdateOptions(micro_batch_tokens=micro_batch_tokens(config, world)),
-        compute=compute,
-    )
-
-
-def micro_batch_tokens(config: RunConfig, world: World) -> int:
-    """Return the tokens of one pass: as configured, or what suits the device."""
-    own = config.optim.micro_batch_tokens
-    return own if own is not None else MICRO_BATCH_TOKENS[Device(world.device.type)]
+async def _policy(
+    inputs: Inputs,
+    learner: Learner,
+    renderer: Renderer,
+    place: Place,
+    state: LoopState,
+    make_policy: MakePolicy | None,
+) -> TrainablePolicy:
+    if make_policy is not None:
+        return make_policy(learner, renderer, state)
+    return await open_policy(inputs.config, learner, renderer, place, state)
 
 
 def _engine(config: RunConfig, policy: TrainablePolicy) -> Engine:
