@@ -185,7 +185,7 @@ async def open_session(
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, place, progress)
     state = _begin(inputs, folder, learner, base, latest, is_resumed=is_resumed)
-    policy = await _policy(inputs, learner, renderer, place, state, make_policy)
+    policy = await _policy(inputs, learner, renderer, place, state, make_policy=make_policy)
     engine, rubric = _engine(config, policy), Rubric()
     return Session(
         config=config,
@@ -214,6 +214,7 @@ async def _policy(
     renderer: Renderer,
     place: Place,
     state: LoopState,
+    *,
     make_policy: MakePolicy | None,
 ) -> TrainablePolicy:
     if make_policy is not None:
