@@ -173,11 +173,10 @@ def test_stale_masks_tokens_not_trajectories():
 
 def test_mismatch_rejects_by_the_mean_over_all_rows_and_by_a_single_token():
     # a: .02 -.01 | .005 -.012 in two rows: mean .00075; b: .9 -.1: mean .4; c: one token at -10
-    proximal = torch.tensor([[0.02, -0.01], [0.005, -0.012], [0.9, -0.1], [-10.0, 10.0]])
+    gap = torch.tensor([[0.02, -0.01], [0.005, -0.012], [0.9, -0.1], [-10.0, 10.0]])
+    behavior = torch.tensor([[-1.0, -2.0], [-0.5, -3.0], [-1.5, -0.7], [-2.5, -11.0]])
     rows = make_rows([[0, 0], [1, 1], [0, 0], [0, 0]], trajectory=[0, 0, 1, 2])
-    rows = dataclasses.replace(
-        rows, logprobs={"proximal": proximal, "behavior": torch.zeros_like(proximal)}
-    )
+    rows = dataclasses.replace(rows, logprobs={"proximal": behavior + gap, "behavior": behavior})
     table = make_table([2, 1, 1])
     options = {"veto": 1e-4, "statistics": "exclude"}
     found = filters.mismatch(table, rows, low=0.999, high=1.001, **options)
