@@ -102,6 +102,18 @@ def test_turn_aggregations_do_not_depend_on_the_rows(name, expected, parameters,
     assert value(name, losses, rows, table, **parameters) == pytest.approx(expected)
 
 
+def test_trajectory_of_a_single_token_is_counted():
+    rows, table = make([[0], [0, 0], [-1]])
+    for name, expected in (
+        ("sequence_mean_token_mean", [1 / 2, 1 / 4, 1 / 4]),
+        ("sequence_mean_turn_mean", [1 / 2, 1 / 4, 1 / 4]),
+        ("sequence_mean_token_sum", [1 / 2, 1 / 2, 1 / 2]),
+        ("turn_mean", [1 / 2, 1 / 4, 1 / 4]),
+    ):
+        found = coefficients(name, rows, table)
+        assert found[rows.mask].tolist() == pytest.approx(expected), name
+
+
 # By hand: group 0 has 3 tokens, group 1 has 1: (sum of 6)/3 = 2 and 8; mean 5.
 def test_group_mean_gives_each_prompt_one_weight():
     rows, table = make([[0, 0], [0], [0]], groups=[0, 0, 1])

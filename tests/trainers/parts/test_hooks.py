@@ -75,6 +75,15 @@ def test_nothing_clipped_and_below_the_trigger_give_one():
     assert clip_bias(SUMS, 4.0, measure="norm", strength=1.0, trigger=0.19) == 0.25
 
 
+def test_norm_of_zero_gives_one_whatever_the_strength():
+    assert clip_bias(SUMS, 0.0, measure="norm", strength=3.0, trigger=0.0) == 1.0
+
+
+def test_share_of_a_single_token_is_all_of_it():
+    one = ClipSums(tokens=1.0, clipped=1.0, signed=-4.0, absolute=4.0)
+    assert clip_bias(one, None, measure="signed", strength=1.0, trigger=0.6) == 0.25
+
+
 def test_hook_says_what_is_wrong():
     with pytest.raises(LookupError, match="needs the norm of the extra backward"):
         clip_bias(SUMS, None, measure="norm", strength=1.0, trigger=0.0)

@@ -179,6 +179,27 @@ def test_agent_and_trajectory_keys():
     check(own.values.tolist()[1], [-2.5, 2.5])
 
 
+@pytest.mark.parametrize("keys", [("group", "agent"), ("agent", "group"), ("agent", "turn")])
+def test_cells_are_equal_where_and_only_where_all_keys_are(keys):
+    # Numbers with gaps, -1 among them: an agent that is none.
+    agents = [[-1, 0, 3], [0, 0, 1], [3, -1, 2], [1, 5, 0]]
+    groups = [2, 0, 2, 7]
+    table = make_table([3] * 4, groups=groups, agents=agents)
+    cells = terms.cell_index(table, 3, keys)
+    columns = {"group": groups, "agent": agents}
+    places = [(row, turn) for row in range(4) for turn in range(3)]
+
+    def key(name, row, turn):
+        found = turn if name == "turn" else columns[name][row]
+        return found[turn] if name == "agent" else found
+
+    for one in places:
+        for other in places:
+            same = all(key(name, *one) == key(name, *other) for name in keys)
+            assert (cells[one] == cells[other]) == same, (one, other)
+    assert cells.min() >= 0
+
+
 def test_turn_key_needs_a_number_a_turn():
     with pytest.raises(ValueError, match="need one number a turn"):
         terms.normalise(
