@@ -86,3 +86,11 @@ def test_a_cancelled_call_leaves_the_engine(found: dict[str, Any]) -> None:
 
 def test_a_prompt_without_ids_is_refused(found: dict[str, Any]) -> None:
     assert "at least one prompt id" in found["refused"]
+
+
+def test_a_run_trains_on_the_engine_in_its_process(found: dict[str, Any]) -> None:
+    run = found["train"]
+    assert run["steps"] == [1, 2]
+    assert run["off"] <= 1e-3
+    assert run["versions"][:2] == [0, 1]
+    assert run["is_scored"]

@@ -22,6 +22,7 @@ os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 
 import torch
 
+from agentgym import train
 from agentgym.checks.policy import check_policy
 from agentgym.engine import Engine, GroupSpec
 from agentgym.errors import PolicyError
@@ -30,6 +31,7 @@ from agentgym.policies.vllm_inprocess import InprocessOptions, open_inprocess
 from agentgym.policy import GenerateRequest
 from agentgym.records import Sampling
 from agentgym.renderer.folder import load_renderer
+from agentgym.runs.folder import read_metrics, read_trajectories
 from agentgym.suites import load_suite
 from agentgym.trainers.models.load import load_model
 from agentgym.trainers.staging import untied_copy
@@ -112,10 +114,9 @@ async def change(policy: Any, model: Any, transfer: Any, version: int) -> dict[s
     await synced.update_weights(None, version)
     during = await playing
     assert synced.last_sync is not None
-    runs = [run for t in during for turn in t.turns for run in turn.completion.tokens.versions]
     return {
         "proved": synced.last_sync.largest,
-        "versions": sorted({run.version for run in runs}),
+        "versions": sorted({version for t in during for version in versions(t)}),
         "failures": sum(t.failure is not None for t in during),
         "after": off_by(model, await episodes(synced, 4)),
     }
@@ -139,8 +140,8 @@ async def copied(policy: Any, model: Any) -> float:
     return max(abs(a - b) for a, b in zip(await control.probe(), own, strict=True))
 
 
-async def main() -> None:
-    folder, scratch = Path(sys.argv[1]), Path(sys.argv[2])
+async def driven(folder: Path, scratch: Path) -> dict[str, Any]:
+    """Drive one engine through what the tests ask about, and a second one through the contract."""
     served, renderer = untied_copy(folder, scratch / "served"), load_renderer(folder)
     model = load_model(folder)
     options = InprocessOptions(
@@ -164,11 +165,51 @@ async def main() -> None:
         await policy.aclose()
         await policy.aclose()
     policy = open_inprocess(served, renderer, options=options)
-    found["contract"] = [
-        o.name + ": " + str(o.problem) for o in (await check_policy(policy)).problems
-    ]
+    report = await check_policy(policy)  # closes it
+    found["problems"] = [str(problem) for problem in report.problems]
+    return found
+
+
+def trained(folder: Path, run: Path) -> dict[str, Any]:
+    """Train for two steps on the engine in this process; return what the run says of itself."""
+    settings = {
+        "envs": [{"name": "math/arithmetic", "kwargs": {"instructions": False}}],
+        "policy": str(folder),
+        "rollout.engine": "vllm",
+        "rollout.groups_per_step": 2,
+        "rollout.group_size": 4,
+        "rollout.max_new_tokens": 24,
+        "rollout.max_concurrent": 16,
+        "limits.max_context_tokens": 1_024,
+        "optim.device": "cpu",
+        "optim.learning_rate": 1e-3,
+        "eval.tasks": 8,
+        "eval.max_new_tokens": 24,
+        "run_dir": str(run),
+    }
+    summary = train(settings, steps=2)
+    records = list(read_trajectories(run))
+    first = [record for record in records if versions(record) == {0}]
+    return {
+        "steps": [row["step"] for row in read_metrics(run)],
+        "off": off_by(load_model(folder), first),
+        "versions": sorted({version for record in records for version in versions(record)}),
+        "is_scored": summary.final is not None,
+    }
+
+
+def versions(trajectory: Any) -> set[int]:
+    """Return the versions of the weights that sampled an episode."""
+    return {run.version for turn in trajectory.turns for run in turn.completion.tokens.versions}
+
+
+def main() -> None:
+    """Print what was found."""
+    folder, scratch = Path(sys.argv[1]), Path(sys.argv[2])
+    found = asyncio.run(driven(folder, scratch))
+    found["train"] = trained(folder, scratch / "run")
     print(json.dumps(found))
 
 
 if __name__ == "__main__":  # vLLM starts its engine by spawning this very file
-    asyncio.run(main())
+    main()
