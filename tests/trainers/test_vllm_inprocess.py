@@ -26,7 +26,7 @@ PYTHON = Path(os.environ.get("AGENTGYM_VLLM_ENV", ROOT / ".vllm")) / "bin" / "py
 
 pytestmark = [
     pytest.mark.service,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1_000),
     pytest.mark.skipif(not PYTHON.exists(), reason=f"no vLLM environment at {PYTHON}"),
 ]
 
@@ -51,7 +51,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
+        timeout=900,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
