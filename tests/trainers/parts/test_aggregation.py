@@ -114,6 +114,23 @@ def test_trajectory_of_a_single_token_is_counted():
         assert found[rows.mask].tolist() == pytest.approx(expected), name
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("token_mean", {}),
+        ("sequence_mean_token_mean", {}),
+        ("sequence_mean_turn_mean", {}),
+        ("sequence_mean_token_sum", {}),
+        ("turn_mean", {}),
+        ("group_mean", {}),
+        ("constant", {"max_tokens": 1}),
+    ],
+)
+def test_a_batch_of_one_token_weighs_it_fully(name, parameters):
+    rows, table = make([[0]])
+    assert coefficients(name, rows, table, **parameters).tolist() == [[1.0]]
+
+
 # By hand: group 0 has 3 tokens, group 1 has 1: (sum of 6)/3 = 2 and 8; mean 5.
 def test_group_mean_gives_each_prompt_one_weight():
     rows, table = make([[0, 0], [0], [0]], groups=[0, 0, 1])

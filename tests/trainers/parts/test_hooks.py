@@ -97,3 +97,7 @@ def test_ratio_of_exactly_the_bound_is_not_clipped():
         bound, torch.ones(1, 1, dtype=F64), clip_low=0.2, clip_high=0.2
     ).item()
     assert math.isclose(bound.item(), 1 + 0.2)
+    low = torch.tensor([[1 - 0.25]], dtype=F64)
+    assert not clipped_tokens(
+        low, -torch.ones(1, 1, dtype=F64), clip_low=0.25, clip_high=0.2
+    ).item()

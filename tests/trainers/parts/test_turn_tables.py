@@ -215,6 +215,12 @@ def test_cumsum_sqrt_counts_values_not_turns():
         combine.cumsum_sqrt(terms, table, accumulate="gian", discount=1.0)
 
 
+def test_cumsum_sqrt_of_single_turns_is_the_value_itself():
+    term = Term(name="a", weight=1.0, result=values([[3], [-2]]))
+    found = combine.cumsum_sqrt((term,), make_table([1, 1]), accumulate="a", discount=0.5)
+    assert found.tolist() == [[3.0], [-2.0]]
+
+
 def test_turn_adaptive_widths():
     """z = -1, none, 2 on turns 0 1 2; widths .1/.4 times 1 + .3 (2 sigmoid(z) - 1)."""
     rows = make_rows([[0, -1, 1, 2]])
