@@ -74,6 +74,12 @@ def one_shot(box: Any) -> Run:
     return run
 
 
+async def fresh() -> str:
+    """Make a box, run a program in it and end the box."""
+    async with BubblewrapSandbox() as box:
+        return (await box.exec(ARGV)).stdout
+
+
 def leased(pool: SandboxPool) -> Run:
     """Lease a box, run a cell in its session, give it back; the reset is in the background."""
 
@@ -129,6 +135,7 @@ async def main(count: int) -> None:
         runs: dict[str, Run] = {
             "warm lease + session": leased(pool),
             "bubblewrap one-shot": one_shot(box),
+            "bubblewrap, new box": fresh,
             "bwrap, raw": raw_bwrap,
         }
         if address is None:
