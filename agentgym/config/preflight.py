@@ -218,6 +218,13 @@ def _folder_problems(policy: str) -> Iterator[Problem]:
         text = f"unknown policy {policy!r}{names}: neither tiny, smollm2, vllm:URL nor a folder"
         yield Problem(key="policy", text=text)
         return
+    if (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir():
+        text = (
+            f"the run {policy!r} has not ended, and has no policy yet: end it with `agentgym train "
+            f"--resume {policy}`, or take {policy}/warmstart if it had a warm start"
+        )
+        yield Problem(key="policy", text=text)
+        return
     try:
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

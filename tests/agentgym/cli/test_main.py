@@ -25,6 +25,7 @@ BAD_INPUT = [
     ("missing file", ["train", "--config", "none.yaml"], "cannot be read"),
     ("yaml", ["train", "--config", "bad.yaml"], "bad.yaml:3:2: malformed YAML"),
     ("model folder", ["train", "math/arithmetic", "--policy", "empty"], "is no model folder"),
+    ("half a run", ["eval", "math/arithmetic", "--policy", "half"], "--resume half"),
     ("empty suite", ["train", "test/empty"], "is empty"),
     ("group of one", ["train", "math/arithmetic", "rollout.group_size=1"], "2 or more"),
     ("option", ["train", "math/arithmetic", "--precet", "grpo"], "--precet"),
@@ -50,6 +51,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.yaml").write_text("a:\n  b: 1\n c: 2\n", encoding="utf-8")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+    (tmp_path / "half" / "checkpoints").mkdir()
     from agentgym import tasks
     from agentgym.suites import Suite
 
