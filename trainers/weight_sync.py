@@ -234,6 +234,7 @@ class SyncedPolicy:
             return
         async with watch.time("pause"):
             await asyncio.gather(*(control.pause() for control in controls))
+            await self.inner.settle()
         await self._transfer.send(controls, watch)
         async with watch.time("reset"):
             await asyncio.gather(*(control.reset_cache() for control in controls))

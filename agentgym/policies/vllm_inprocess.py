@@ -97,6 +97,7 @@ class InprocessVllmPolicy(EnginePolicy):
             version=version,
             max_context_tokens=max_context_tokens,
             partial=self.options.partial,
+            pause=self.options.pause,
             seed=seed,
         )
         self.engine: Any = engine
@@ -325,8 +326,7 @@ class InprocessControl:
 def copy_over(worker: Any, pickled: bytes) -> None:
     """Copy tensors over those of a worker's model. Runs in the engine's process.
 
-    Not vLLM's `reload_weights` with tensors in its own format: 0.32 copies there with gradients
-    on, which torch refuses.
+    vLLM's own `reload_weights` copies with gradients on, which torch refuses (seen in 0.32).
 
     Args:
         worker: vLLM's worker.

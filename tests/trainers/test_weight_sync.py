@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm import Retries, VllmOptions, VllmPolicy, connect
+from agentgym.policies.vllm.wire import Answer
 from agentgym.policy import GenerateRequest, TrainablePolicy
 from agentgym.records import Sampling
 from agentgym.serving.fake import FakeVllm, Fault, FaultKind
@@ -158,6 +159,32 @@ async def test_caches_are_reset_once_after_the_last_tensor_before_the_first_requ
         "/resume",
         "/v1/completions",  # the proof
     ]
+
+
+async def test_request_on_its_way_during_a_change_begins_anew_g4(
+    policy: VllmPolicy, learner: Bigram, folder: Path, tmp_path: Path
+) -> None:
+    # It passed the gate under version 0, and would reach its server when the weights are version 1.
+    subject = synced(policy, learner, folder, tmp_path)
+    answer, is_held = policy.answer, asyncio.Event()
+
+    async def held(episode_id: str, prompt: Sequence[int], sampling: Sampling) -> Answer:
+        if not is_held.is_set():
+            is_held.set()
+            await asyncio.Event().wait()
+        return await answer(episode_id, prompt, sampling)
+
+    policy.answer = held
+    waiting = asyncio.create_task(subject.generate(ask()))
+    await is_held.wait()
+    learner.learn()
+    await subject.update_weights(None, 1)
+    tokens = (await waiting).tokens
+    assert tokens is not None
+    assert tokens.behavior_logprobs is not None
+    assert {run.version for run in tokens.versions} == {1}
+    wanted = probe_logprobs(learner, (7, *tokens.ids))
+    assert tokens.behavior_logprobs == pytest.approx(wanted, abs=1e-5)
 
 
 async def test_change_that_does_not_arrive_stops_the_run_g6(

@@ -6,6 +6,7 @@ A subclass says how one request is answered, and through which controls weights 
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,10 @@ CONTINUED = 48
 """Ids sampled after the fixed text, where that proves weights."""
 _MOST_CUTS = 64
 """Cuts of one completion at most: a server that cuts without end is at fault."""
+
+
+_SETTLE_S = 0.5
+"""Seconds that engines have to give back what a pause has cut."""
 
 
 class Partial(StrEnum):
@@ -57,6 +62,7 @@ class EnginePolicy(abc.ABC):
         version: Learner updates behind the weights.
         max_context_tokens: Prompt and completion together.
         partial: What becomes of completions that a change of weights cuts.
+        pause: What a change of weights does to requests under way.
         seed: Seed of the stream behind requests that bring no seed.
     """
 
@@ -69,6 +75,7 @@ class EnginePolicy(abc.ABC):
         version: int,
         max_context_tokens: int | None,
         partial: Partial,
+        pause: Pause,
         seed: int,
     ) -> None:
         self.model = model
@@ -76,6 +83,9 @@ class EnginePolicy(abc.ABC):
         self._id = policy_id
         self._max_context_tokens = max_context_tokens
         self._partial = partial
+        self._pause = pause
+        self._requests: set[asyncio.Timeout] = set()
+        self._is_idle = asyncio.Event()
         self._gate = Gate(version)
         self._end_ids = tuple(sorted(renderer.end_ids))
         self._stream = seeding.rng(seed, "policy")
@@ -166,7 +176,7 @@ class EnginePolicy(abc.ABC):
             left = replace(
                 sampling, max_new_tokens=budget - len(parts.ids), seed=_seed_at(seed, parts)
             )
-            answer = await self.answer(request.episode_id, (*prompt, *parts.ids), left)
+            answer = await self._answered(request.episode_id, (*prompt, *parts.ids), left)
             if answer.reason == CUT and self._partial is Partial.DROP:
                 parts = _Parts()
                 continue
@@ -187,6 +197,40 @@ class EnginePolicy(abc.ABC):
             yield
             # Inside: an engine that restarts from now on is compared with these weights.
             await self.note_change()
+
+    async def settle(self) -> None:
+        """Wait, in a pause, until no request is under way; what is not given back begins anew.
+
+        A request may have passed the gate and not have reached its engine: it would be sampled by
+        weights that it is not recorded under. Where engines keep requests, nothing is waited for.
+        """
+        if self._pause is Pause.FREEZE or not self._requests:
+            return
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await self._is_idle.wait()
+        except TimeoutError:
+            for scope in self._requests:
+                scope.reschedule(asyncio.get_running_loop().time())
+            await self._is_idle.wait()
+
+    async def _answered(self, episode_id: str, prompt: Sequence[int], sampling: Sampling) -> Answer:
+        """Return an answer: an empty one, cut, if a change of weights overtook the request."""
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._requests.add(scope)
+                self._is_idle.clear()
+                try:
+                    return await self.answer(episode_id, prompt, sampling)
+                finally:
+                    self._requests.discard(scope)
+                    if not self._requests:
+                        self._is_idle.set()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return Answer(ids=(), logprobs=(), reason=CUT)
 
     def _budget(self, prompt: Sequence[int], sampling: Sampling) -> int:
         """Return how many ids may follow the prompt."""

@@ -97,6 +97,7 @@ class VllmPolicy(EnginePolicy):
             version=version,
             max_context_tokens=max_context_tokens,
             partial=self.options.partial,
+            pause=self.options.pause,
             seed=seed,
         )
         self._fleet = Fleet(
