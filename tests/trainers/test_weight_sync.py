@@ -187,6 +187,29 @@ async def test_request_on_its_way_during_a_change_begins_anew_g4(
     assert tokens.behavior_logprobs == pytest.approx(wanted, abs=1e-5)
 
 
+async def test_engines_that_settle_at_the_same_time_let_each_request_begin_anew_once(
+    policy: VllmPolicy,
+) -> None:
+    answer, is_held = policy.answer, asyncio.Event()
+
+    async def held(episode_id: str, prompt: Sequence[int], sampling: Sampling) -> Answer:
+        if is_held.is_set():
+            return await answer(episode_id, prompt, sampling)
+        is_held.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0.01)  # it ends a moment after it was told to
+
+    policy.answer = held
+    waiting = asyncio.create_task(policy.generate(ask()))
+    await is_held.wait()
+    first = asyncio.create_task(policy.settle())
+    await asyncio.sleep(0.005)
+    await asyncio.gather(first, policy.settle())
+    assert (await waiting).tokens is not None
+
+
 async def test_change_that_does_not_arrive_stops_the_run_g6(
     policy: VllmPolicy, learner: Bigram, folder: Path, tmp_path: Path, fake: FakeVllm
 ) -> None:

@@ -211,7 +211,8 @@ class EnginePolicy(abc.ABC):
                 await self._is_idle.wait()
         except TimeoutError:
             for scope in self._requests:
-                scope.reschedule(asyncio.get_running_loop().time())
+                if scope.when() is None:  # else another engine's pause has ended it
+                    scope.reschedule(asyncio.get_running_loop().time())
             await self._is_idle.wait()
 
     async def _answered(self, episode_id: str, prompt: Sequence[int], sampling: Sampling) -> Answer:
