@@ -14,11 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-
-from agentgym.suites import load_suite
-from agentgym.trainers.models.load import load_model
-from agentgym.trainers.models.tiny import build_tiny
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "inprocess_vllm.py"
@@ -32,21 +27,11 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("inprocess")
-    suite = load_suite("math/arithmetic")
-    corpus = [suite.task("train", index).prompt for index in range(200)]
-    target = build_tiny(folder / "tiny", corpus=corpus, seed=7)
-    model: Any = load_model(target)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        # Fresh weights give every id nearly the same probability; these tell them apart.
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    model.save_pretrained(target)
+def found(telling_tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    scratch = tmp_path_factory.mktemp("inprocess")
     site = sysconfig.get_path("purelib")
     done = subprocess.run(
-        [PYTHON, SCRIPT, target, folder / "scratch", site],
+        [PYTHON, SCRIPT, telling_tiny, scratch, site],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -33,7 +33,6 @@ from agentgym.renderer.folder import load_renderer
 from agentgym.serving.launch import ServerDevice, ServerProcess, ServerSpec, free_port, log_tail
 from agentgym.suites import load_suite
 from agentgym.trainers.models.load import load_model
-from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.staging import untied_copy
 from agentgym.trainers.transfers import AdapterTransfer, FolderTransfer
 from agentgym.trainers.weight_sync import FLOAT32, SyncedPolicy, Tolerance, probe_logprobs
@@ -53,19 +52,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(telling_tiny: Path) -> Path:
     """A tiny model, as a learner has it: with a tied head."""
-    suite = load_suite("math/arithmetic")
-    corpus = [suite.task("train", index).prompt for index in range(200)]
-    target = build_tiny(tmp_path_factory.mktemp("tiny"), corpus=corpus, seed=7)
-    model: Any = load_model(target)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        # Fresh weights give every id nearly the same probability; these tell them apart.
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    model.save_pretrained(target)
-    return target
+    return telling_tiny
 
 
 @pytest.fixture(scope="module")
