@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -192,6 +193,8 @@ async def test_a_group_that_is_waited_for_is_closed_at_its_smallest_size() -> No
     records: list[Trajectory] = []
     async with opened(policy, records.append, size=4, closes_at=3, steps_ahead=1) as rollouts:
         rollouts.fill(0)
+        # Else the second group may be waited for, and closed, before its last episode ends.
+        await until(lambda: Counter(t.group_id for t in records) >= Counter(g1=4, g2=3))
         first, second = await rollouts.take(2)
         ends = [trajectory.stop_reason for trajectory in first.group.trajectories]
         assert ends == [StopReason.TERMINATED] * 3 + [StopReason.CANCELLED]
