@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm import Retries, VllmOptions, VllmPolicy, connect
+from agentgym.policies.vllm.server import ServerLostError
 from agentgym.policies.vllm.wire import Answer
 from agentgym.policy import GenerateRequest, TrainablePolicy
 from agentgym.records import Sampling
@@ -328,19 +329,20 @@ def test_merged_weights_have_the_adapters_scale_and_do_not_drift_g8_g9(
         assert set(sent) == stored
 
 
+class Adapted(Bigram):
+    """Saves itself whole where peft saves an adapter: what the fake server loads."""
+
+    peft_config: Any = None
+
+    def save_pretrained(self, target: str) -> None:
+        Path(target).mkdir(parents=True)
+        tensors = {n: t.detach().clone() for n, t in self.state_dict().items()}
+        save_file(tensors, f"{target}/model.safetensors", metadata={"format": "pt"})
+
+
 async def test_adapter_has_a_name_for_each_version_and_nothing_pauses(
-    policy: VllmPolicy, learner: Bigram, folder: Path, tmp_path: Path, fake: FakeVllm
+    policy: VllmPolicy, folder: Path, tmp_path: Path, fake: FakeVllm
 ) -> None:
-    class Adapted(Bigram):
-        """Saves itself whole where peft saves an adapter: what the fake server loads."""
-
-        peft_config: Any = None
-
-        def save_pretrained(self, target: str) -> None:
-            Path(target).mkdir(parents=True)
-            tensors = {n: t.detach().clone() for n, t in self.state_dict().items()}
-            save_file(tensors, f"{target}/model.safetensors", metadata={"format": "pt"})
-
     adapted = Adapted(folder)
     subject = SyncedPolicy(
         policy, adapted, AdapterTransfer(tmp_path / "adapters"), tolerance=FLOAT32
@@ -353,6 +355,33 @@ async def test_adapter_has_a_name_for_each_version_and_nothing_pauses(
     assert "/pause" not in fake.calls
     # Two stay: requests under way may use the last but one.
     assert fake.calls.count("/v1/unload_lora_adapter") == 1
+
+
+async def test_request_that_is_sent_again_after_a_change_names_the_weights_that_sampled_it(
+    policy: VllmPolicy, folder: Path, tmp_path: Path
+) -> None:
+    # Its connection breaks under version 0; when it is sent again, adapter 1 is there.
+    adapted = Adapted(folder)
+    subject = SyncedPolicy(
+        policy, adapted, AdapterTransfer(tmp_path / "adapters"), tolerance=FLOAT32
+    )
+    post, breaks = policy._post, asyncio.Event()
+
+    async def broken_once(member: Any, body: Any) -> Any:
+        if breaks.is_set():
+            return await post(member, body)
+        breaks.set()
+        adapted.learn()
+        await subject.update_weights(None, 1)
+        raise ServerLostError("the connection broke")
+
+    policy._post = broken_once
+    tokens = (await subject.generate(ask())).tokens
+    assert tokens is not None
+    assert tokens.behavior_logprobs is not None
+    assert {run.version for run in tokens.versions} == {1}
+    wanted = probe_logprobs(adapted, (7, *tokens.ids))
+    assert tokens.behavior_logprobs == pytest.approx(wanted, abs=1e-5)
 
 
 async def test_learner_without_an_adapter_cannot_send_one(

@@ -28,7 +28,8 @@ class Gate:
         Raises:
             PolicyError: If a change of weights failed: what samples now is not known.
         """
-        await self._open.wait()
+        while not self._open.is_set():  # the next change may begin before this task runs again
+            await self._open.wait()
         if self._fault is not None:
             raise PolicyError(f"nothing samples after a failed change of weights: {self._fault}")
         return self.version

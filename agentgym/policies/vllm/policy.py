@@ -21,7 +21,7 @@ from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partia
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
 from agentgym.policies.vllm.server import Retries, Server, ServerFaultError, ServerLostError
-from agentgym.policies.vllm.wire import Answer, completion_body, parse_completion
+from agentgym.policies.vllm.wire import CUT, Answer, completion_body, parse_completion
 from agentgym.policy import require_prompts
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
@@ -234,8 +234,10 @@ class VllmPolicy(EnginePolicy):
         """Return a server's answer. A request whose connection broke is sent again.
 
         Sending it again is safe: it changes nothing on the server, and the first answer, if there
-        ever is one, reaches nobody.
+        ever is one, reaches nobody. After a change of weights it is not sent again as it was, but
+        given back as cut: its record would name the weights before.
         """
+        ask = self.ask()
         retries = self.options.retries
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(ServerLostError),
@@ -247,8 +249,10 @@ class VllmPolicy(EnginePolicy):
         async for attempt in retrying:
             with attempt:
                 member = await self._fleet.member_for(episode_id)
+                if self.ask() != ask:
+                    return Answer(ids=(), logprobs=(), reason=CUT)
                 body = completion_body(
-                    self.ask(),
+                    ask,
                     prompt,
                     sampling,
                     max_tokens=sampling.max_new_tokens,

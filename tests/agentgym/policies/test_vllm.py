@@ -29,6 +29,7 @@ from agentgym.policies.vllm import (
     connect,
     parse_address,
 )
+from agentgym.policies.vllm.gate import Gate
 from agentgym.policies.vllm.transport import SpreadTransport
 from agentgym.policies.vllm.wire import parse_completion, parse_scores
 from agentgym.policy import GenerateRequest
@@ -616,6 +617,18 @@ async def test_requests_wait_while_weights_change(policy: VllmPolicy, fake: Fake
     (answer,) = await task
     assert answer.tokens is not None
     assert {run.version for run in answer.tokens.versions} == {4}
+
+
+async def test_request_that_waited_does_not_enter_while_the_next_change_runs() -> None:
+    gate = Gate(0)
+    async with gate.change_to(1):
+        entered = asyncio.create_task(gate.enter())
+        await asyncio.sleep(0)
+    async with gate.change_to(2):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not entered.done()
+    assert await entered == 2
 
 
 async def test_cache_that_is_not_reset_gives_old_weights_g4(
