@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,6 +15,11 @@ T = TypeVar("T")
 
 _executor: contextvars.ContextVar[Executor | None] = contextvars.ContextVar(
     "agentgym_blocking_executor", default=None
+)
+
+
+_calls: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar(
+    "agentgym_blocking_calls", default=None
 )
 
 
@@ -28,10 +33,26 @@ def use_executor(executor: Executor | None) -> Generator[None]:
         _executor.reset(token)
 
 
+@contextmanager
+def watched_calls() -> Generator[list[Future[Any]]]:
+    """Collect the blocking calls of this context: one that is given up runs on in its thread."""
+    token = _calls.set(calls := [])
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
 async def run_blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return `function(*args, **kwargs)`, run in a thread, with this context's variables."""
     call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_executor.get(), call)
+    executor, calls = _executor.get(), _calls.get()
+    if executor is None:
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+    future = executor.submit(call)
+    if calls is not None:
+        calls.append(future)
+    return await asyncio.wrap_future(future)
 
 
 def is_in_a_loop() -> bool:

@@ -39,7 +39,8 @@ class Slots:
     @property
     def waiting(self) -> int:
         """How many wait for a slot."""
-        return sum(not waiter.done() for waiter in self._waiters)
+        # A copy: another thread may ask while this one serves.
+        return sum(not waiter.done() for waiter in tuple(self._waiters))
 
     async def __aenter__(self) -> None:
         if self.in_use < self.limit and not self._waiters:
@@ -52,7 +53,7 @@ class Slots:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():  # it had just been given a slot
                 self._free()
-            else:
+            elif waiter in self._waiters:  # a slot that came free may have passed it by already
                 self._waiters.remove(waiter)
             raise
 

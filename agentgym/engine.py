@@ -139,8 +139,12 @@ class Engine:
         return [group.result() for group in groups]
 
     def close_group(self, group_id: str) -> None:
-        """End the episodes of a group that still run, as cancelled; the group then ends."""
-        self._groups[group_id].close()
+        """End the episodes of a group that still run, as cancelled; the group then ends.
+
+        One that does not run any more has nothing to end.
+        """
+        if group_id in self._groups:
+            self._groups[group_id].close()
 
     def restart_live(self) -> int:
         """Begin every live episode that has sampled anew, as a further attempt; return how many.
@@ -188,8 +192,7 @@ class Engine:
 
         async with asyncio.TaskGroup() as tasks:
             for group, index in jobs:
-                group.tasks.add(task := tasks.create_task(run(group, index)))
-                task.add_done_callback(group.tasks.discard)
+                group.watch(tasks.create_task(run(group, index)))
 
     async def _run_attempts(self, group: GroupRun, index: int) -> None:
         is_first = True

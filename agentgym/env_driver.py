@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 import gymnasium
 
+from agentgym.blocking import use_executor, watched_calls
 from agentgym.env import Action, TextEnv
 from agentgym.records import Task
 
@@ -38,10 +40,11 @@ class EnvDriver:
         """Return a driver for a new instance, made in the thread that will run it."""
         if thread_affine:
             executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentgym-env")
-        loop = asyncio.get_running_loop()
+        made = executor.submit(make)
         try:
-            env = await loop.run_in_executor(executor, make)
+            env = await asyncio.wrap_future(made)
         except BaseException:
+            made.add_done_callback(_close_made)  # cancelled, it may still be made
             if thread_affine:
                 executor.shutdown(wait=False)
             raise
@@ -75,12 +78,13 @@ class EnvDriver:
                 lambda: self.env.step(action), timeout_s
             )
             return observation, float(reward), terminated, truncated, info
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self.unwrapped.astep(action)
-        except TimeoutError:
-            self.is_abandoned = True
-            raise
+        with use_executor(self._executor), watched_calls() as calls:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.unwrapped.astep(action)
+            except (TimeoutError, asyncio.CancelledError):
+                self._give_up([call for call in calls if not call.done()])
+                raise
 
     async def call(self, function: Callable[[], T], timeout_s: float | None) -> T:
         """Return what `function` returns, run where the instance's calls run."""
@@ -101,18 +105,30 @@ class EnvDriver:
                 return await asyncio.wrap_future(future)
         except (TimeoutError, asyncio.CancelledError):
             # wrap_future has tried to cancel it; one that runs already goes on in its thread.
-            if not future.cancelled() and not future.done():
-                self._give_up(future)
+            self._give_up([] if future.done() else [future])
             raise
 
-    def _give_up(self, future: Future[Any]) -> None:
+    def _give_up(self, calls: Sequence[Future[Any]]) -> None:
+        """Close the instance when the last of some calls that hold it returns."""
+        if not calls:
+            return
         self.is_abandoned = True
-        env = self.env
+        env, left, lock = self.env, set(calls), threading.Lock()
 
-        def close(_: Future[Any]) -> None:
-            env.close()
+        def end(call: Future[Any]) -> None:
+            with lock:
+                left.discard(call)
+                is_last = not left
+            if is_last:
+                env.close()
 
-        future.add_done_callback(close)
+        for call in calls:
+            call.add_done_callback(end)
+
+
+def _close_made(made: Future[gymnasium.Env[str, str]]) -> None:
+    if not made.cancelled() and made.exception() is None:
+        made.result().close()
 
 
 def _overrides_astep(env: Any) -> bool:

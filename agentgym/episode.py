@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from agentgym import seeding
 from agentgym.env import Action
+from agentgym.errors import RecordError
 from agentgym.limits import Limits, shorten_middle
 from agentgym.policy import GenerateRequest, Message, Policy
 from agentgym.records import (
@@ -252,11 +254,18 @@ class Episode:
 
 
 def named_rewards(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the named parts of a step's reward; `{"reward": r}` for an env without names."""
+    """Return the named parts of a step's reward; `{"reward": r}` for an env without names.
+
+    Raises:
+        RecordError: If one is no finite number: a mean over it would be none either.
+    """
     info = result.get("info", {})
-    if "rewards" in info:
-        return {str(name): float(value) for name, value in info["rewards"].items()}
-    return {"reward": float(result["reward"])} if "reward" in result else {}
+    parts = {"reward": result["reward"]} if "reward" in result else {}
+    rewards = {str(name): float(value) for name, value in info.get("rewards", parts).items()}
+    for name, value in rewards.items():
+        if not math.isfinite(value):
+            raise RecordError(f"the reward {name!r} must be a finite number (got {value!r})")
+    return rewards
 
 
 def _error_kind(completion: Completion, info: Mapping[str, Any]) -> ErrorKind | None:

@@ -78,6 +78,7 @@ class GroupRun:
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_closed = False
         self._retries = retries
+        self._earlier = frozenset(record.id for record in records)
         self._on_trajectory = on_trajectory
         self._on_group = on_group
         self.missing = tuple(index for index in range(spec.size) if self.may_try(index))
@@ -85,11 +86,16 @@ class GroupRun:
         self._pending = len(self.missing)
 
     def may_try(self, index: int) -> bool:
-        """Return whether an episode has no record that ends it, and another try is allowed."""
+        """Return whether an episode has no record that ends it, and another try is allowed.
+
+        What failed in an earlier process is not held against it: that process may have ended for
+        the very outage, or fault of an environment, that is mended now.
+        """
         own = self._tries(index)
-        if any(record.failure is None and has_ended(record) for record in own):
+        if any(has_ended(record) for record in own):
             return False
-        failures = [record.failure for record in own if record.failure is not None]
+        fresh = [record for record in own if record.id not in self._earlier]
+        failures = [record.failure for record in fresh if record.failure is not None]
         return len(failures) <= self._retries and all(f.is_retryable for f in failures)
 
     def next_attempt(self, index: int) -> int:
@@ -101,6 +107,11 @@ class GroupRun:
         self.records.append(trajectory)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
+
+    def watch(self, task: asyncio.Task[None]) -> None:
+        """Take a task that runs one of the missing episodes; it calls `end_one` as it ends."""
+        self.tasks.add(task)
+        task.add_done_callback(self._forget)
 
     def end_one(self) -> None:
         """Take note that one of the missing episodes is not tried any further."""
@@ -116,8 +127,13 @@ class GroupRun:
     def close(self) -> None:
         """End the episodes that still run; their records say `cancelled`."""
         self.is_closed = True
-        for task in self.tasks:
+        for task in tuple(self.tasks):
             task.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if self.is_closed and task.cancelled():  # closed before its first step: it never began
+            self.end_one()
 
     def result(self) -> Group:
         """Return the group, its records in episode order, whatever order they ended in."""

@@ -54,6 +54,9 @@ async def run_episode(
         return await _play(driver, policy, episode)
     except _FailedError as failed:
         return episode.finish(StopReason.FAILURE, failure=failed.failure)
+    except Exception as error:
+        # What an environment or its protocol gave is none of what a record may hold.
+        return episode.finish(StopReason.FAILURE, failure=_failure(error, where="env"))
 
 
 async def driver_or_failure(acquired: Awaitable[EnvDriver], env_id: str) -> EnvDriver | Failure:

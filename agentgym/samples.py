@@ -43,7 +43,7 @@ def to_samples(trajectory: Trajectory) -> tuple[Sample, ...]:
         return ()
     segments: list[list[Turn]] = []
     for turn in trajectory.turns:
-        if segments and _extends(trajectory, turn, segments[-1][-1]):
+        if segments and _extends(turn, segments[-1][-1]):
             segments[-1].append(turn)
         else:
             segments.append([turn])
@@ -52,12 +52,14 @@ def to_samples(trajectory: Trajectory) -> tuple[Sample, ...]:
     )
 
 
-def _extends(trajectory: Trajectory, turn: Turn, last: Turn) -> bool:
+def _extends(turn: Turn, last: Turn) -> bool:
     """Whether a turn's prompt keeps every id of the turn before it, in one agent's hand."""
+    trace = last.completion.tokens
+    length = last.prefix_length + len(last.prompt_ids or ()) + (len(trace.ids) if trace else 0)
     return (
         turn.parent == last.index
         and turn.agent_id == last.agent_id
-        and turn.prefix_length == len(trajectory.full_ids(last.index))
+        and turn.prefix_length == length
     )
 
 

@@ -261,6 +261,8 @@ def _read_row(path: Path, number: int, line: str) -> Task:
     try:
         fields = json.loads(line)
         for name in ("answers", "tags"):
+            if isinstance(fields.get(name), str):
+                raise TypeError(f"{name!r} is a list of texts (got {fields[name]!r})")
             fields[name] = tuple(fields.get(name, ()))
         return Task(**fields)
     except (TypeError, ValueError, AttributeError) as error:

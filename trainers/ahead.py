@@ -141,8 +141,9 @@ class Rollouts:
     @property
     def waiting(self) -> int:
         """How many of them have ended and wait to be taken."""
-        ended = (group for group in self._groups.values() if group.result is not None)
-        return sum(not group.is_taken for group in ended)
+        # A copy: another thread may ask while groups are begun.
+        groups = tuple(self._groups.values())
+        return sum(group.result is not None and not group.is_taken for group in groups)
 
     def restore(self, draws: Sequence[int], records: Mapping[str, Sequence[Trajectory]]) -> None:
         """Take over the groups that were under way when a checkpoint was written.

@@ -52,7 +52,7 @@ async def run_loop(session: Session) -> Summary:
                 state = await take_step(session, state)
                 await look_back(session, state)
         except (asyncio.CancelledError, InfrastructureError):
-            save_what_is_whole(session, state)
+            save_what_is_whole(session, session.reached)
             raise
         return await finish_run(session, state)
 
@@ -67,5 +67,6 @@ async def _learn_from(session: Session, state: LoopState, episodes: Episodes) ->
     """Train on a step's episodes: whole, so that weights and counters never part."""
     batches = await collate_step(session, episodes)  # Sample, Batch
     metrics = await learn(session, batches)  # Advantages, Loss, Update
-    state = await publish(session, state)  # new weights, Policy
-    return record_step(session, state, episodes, metrics)
+    state = record_step(session, state, episodes, metrics)
+    await publish(session, state)  # new weights, Policy
+    return state

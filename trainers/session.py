@@ -71,6 +71,8 @@ class Session:
     """What scores the episodes."""
     state: LoopState
     """Where the run begins: fresh, or from a checkpoint."""
+    reached: LoopState = field(init=False)
+    """The state after the last whole step."""
     thread: LearnerThread
     """Where the learner computes."""
     phase: str = "start"
@@ -82,6 +84,9 @@ class Session:
     began: float = field(default_factory=time.monotonic)
     """Clock at the start of this process's share of the run."""
     _exits: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def __post_init__(self) -> None:
+        self.reached = self.state
 
     async def __aenter__(self) -> Self:
         self.step = self.state.next_step

@@ -122,28 +122,36 @@ def _updates(session: Session, batches: Sequence[Batch]) -> dict[str, float]:
     return {**means, "updates": float(len(results)), "learn_s": time.monotonic() - began}
 
 
-async def publish(session: Session, state: LoopState) -> LoopState:
-    """Let the policy sample with the new weights, under the next version; live episodes too."""
+async def publish(session: Session, state: LoopState) -> None:
+    """Let the policy sample with the new weights, under their version; live episodes too."""
     session.enter("publish")
-    version = session.learner.updates
     weights = None
     if session.has_copy:
         weights = await session.compute(full_state, session.learner.model, session.world)
     if session.world.is_main:
-        await session.policy.update_weights(weights, version=version)
+        await session.policy.update_weights(weights, version=state.policy_version)
         if session.config.rollout.partial is PartialRollouts.DROP:
             session.engine.restart_live()
-    return dataclasses.replace(state, next_step=state.next_step + 1, policy_version=version)
 
 
 def record_step(
     session: Session, state: LoopState, episodes: Episodes, metrics: Mapping[str, float]
 ) -> LoopState:
-    """Write the step's metrics and return the state that a run could go on from."""
+    """Write the step's metrics and return the state that a run could go on from.
+
+    The weights are those after the step from here on: whatever fails next, the run goes on there.
+    """
     spent = state.step_s + episodes.seconds + metrics["learn_s"]
     elapsed = session.elapsed_s()
     wall_s = elapsed - state.elapsed_s if session.config.rollout.max_staleness else episodes.seconds
-    state = dataclasses.replace(state, elapsed_s=elapsed, step_s=spent)
+    state = dataclasses.replace(
+        state,
+        next_step=state.next_step + 1,
+        policy_version=session.learner.updates,
+        elapsed_s=elapsed,
+        step_s=spent,
+    )
+    session.reached = _with_offsets(session, state)
     row = {
         "step": state.next_step,
         **episode_metrics(episodes, wall_s=wall_s),
@@ -159,8 +167,17 @@ def record_step(
     warning = length_warning(cut_off(episodes), [score.outcome for score in episodes.scores])
     if warning is not None:
         logger.warning("step %d: %s", state.next_step, warning)
-    # An interrupted run that must be bit-equal drops its step whole, and goes on from here.
-    offsets = session.folder.offsets() if session.config.deterministic else {}
+    session.reached = _with_offsets(session, state)
+    return session.reached
+
+
+def _with_offsets(session: Session, state: LoopState) -> LoopState:
+    """Return the state with how much is written, where an interrupted run must be bit-equal.
+
+    Such a run drops the step in flight whole, and goes on from there.
+    """
+    is_written = session.config.deterministic and session.world.is_main
+    offsets = session.folder.offsets() if is_written else {}
     return dataclasses.replace(state, offsets=offsets)
 
 
@@ -168,7 +185,11 @@ async def look_back(session: Session, state: LoopState) -> None:
     """Evaluate and save, where it is time after a step."""
     config = session.config
     is_last = session.is_finished(state)
-    if config.eval.every and state.next_step % config.eval.every == 0 and not is_last:
+    if (
+        config.eval.every
+        and state.next_step % config.eval.every == 0
+        and not (is_last and config.eval.at_end)
+    ):
         await evaluate(session, state)
     if config.checkpoint.every and state.next_step % config.checkpoint.every == 0:
         session.enter("save")

@@ -16,9 +16,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from agentgym.protocols.base import ParsedAction
+from agentgym.protocols.json_calls import read_json
 from agentgym.protocols.scan import (
     Item,
     answer_item,
@@ -167,13 +168,10 @@ def _read(value: str, name: str, tool: Tool) -> Json:
     if _takes_string(properties.get(name, {}), tool.parameters.get("$defs", {})):
         return value
     try:
-        return cast("Json", json.loads(value, parse_constant=_refuse))
-    except (ValueError, RecursionError):
+        found, stop = read_json(value)
+    except ValueError:
         return value
-
-
-def _refuse(constant: str) -> Json:
-    raise ValueError(f"{constant} is not JSON")
+    return value if value[stop:].strip() else found
 
 
 def _takes_string(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:

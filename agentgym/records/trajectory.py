@@ -137,14 +137,19 @@ class Trajectory:
         """Return [time] ids of a turn's whole prompt: its parent's full ids cut at
         `prefix_length`, then `prompt_ids`.
         """
-        turn = self.turns[turn_index]
-        if turn.prompt_ids is None:
-            raise RecordError(
-                f"turn {turn_index} of {self.id} has no ids: its policy works on text"
-            )
-        if turn.parent is None:
-            return turn.prompt_ids
-        return self.full_ids(turn.parent)[: turn.prefix_length] + turn.prompt_ids
+        line = [self.turns[turn_index]]
+        while (parent := line[-1].parent) is not None:
+            line.append(self.turns[parent])
+        ids: list[int] = []
+        for turn in reversed(line):
+            if turn.prompt_ids is None:
+                raise RecordError(
+                    f"turn {turn.index} of {self.id} has no ids: its policy works on text"
+                )
+            ids[turn.prefix_length :] = turn.prompt_ids
+            if turn.index != turn_index and turn.completion.tokens is not None:
+                ids += turn.completion.tokens.ids
+        return tuple(ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

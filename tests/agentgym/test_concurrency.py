@@ -61,6 +61,18 @@ async def test_a_cancelled_wait_loses_no_slot() -> None:
         assert slots.in_use == 1
 
 
+async def test_a_wait_that_a_free_slot_has_passed_by_ends_as_cancelled() -> None:
+    slots = Slots(1)
+    await slots.__aenter__()
+    waiting = asyncio.create_task(slots.__aenter__())
+    await settle()
+    waiting.cancel()
+    await slots.__aexit__(None, None, None)  # before the cancelled one runs again
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (slots.in_use, slots.waiting) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("limit", "load", "in_use", "expected"),
     [

@@ -444,6 +444,76 @@ async def test_engine_closes_a_group_and_records_the_rest_as_cancelled() -> None
     assert sorted(policy.ended) == sorted(policy.begun)
 
 
+async def test_group_that_is_closed_before_its_episodes_begin_ends_all_the_same() -> None:
+    async with Engine(Talker()) as engine:
+        (whole,) = await engine.run_groups(specs(size=3))
+        told: list[str] = []
+        known = {"g0": whole.trajectories[:2]}
+        work = asyncio.create_task(
+            engine.run_groups(specs(size=3), on_group=lambda g: told.append(g.id), known=known)
+        )
+        await asyncio.sleep(0)  # its tasks are made, and have not taken a step
+        engine.close_group("g0")
+        (group,) = await work
+        engine.close_group("g0")  # it has ended: nothing is left to close
+    assert told == ["g0"]
+    assert [t.id for t in group.trajectories] == ["g0-e0", "g0-e1"]
+
+
+async def test_closing_a_group_ends_those_that_wait_for_a_slot() -> None:
+    release = threading.Event()
+    is_in_step = threading.Event()
+
+    def on_step(count: int) -> None:
+        is_in_step.set()
+        release.wait(30)
+
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        return Counting(on_step=on_step)
+
+    async with Engine(Talker(), max_concurrent=2, make_env=make) as engine:
+        work = asyncio.create_task(engine.run_groups(specs(size=6)))
+        await asyncio.to_thread(is_in_step.wait, 30)
+        engine.close_group("g0")  # a step that is given up frees its slot in the same moment
+        (group,) = await work
+        release.set()
+    assert [t.stop_reason for t in group.trajectories] == [StopReason.CANCELLED] * 2
+
+
+class Misbehaving(Counting):
+    """Says of itself what no record may hold."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def step(self, action: str) -> Any:
+        if self.kind == "observation":
+            return None, 0.0, False, False, {}
+        if self.kind == "outcome":
+            return "", 0.0, True, False, {"outcome": 1.5}
+        if self.kind == "no outcome":
+            return "", 0.0, True, False, {"outcome": None}
+        return "", float("nan"), False, False, {}
+
+
+@pytest.mark.parametrize("kind", ["observation", "outcome", "no outcome", "reward"])
+def test_engine_types_what_no_record_may_hold_and_keeps_the_siblings_h9(kind: str) -> None:
+    made: list[Any] = []
+
+    def make(env_id: str, **kwargs: Any) -> Counting:
+        made.append(Misbehaving(kind) if not made else Counting())
+        return made[-1]
+
+    (records,), reported = run(specs(size=3), make_env=make, retries=2)
+    failures = [t.failure for t in records if t.failure is not None]
+    assert [(f.kind, f.where, f.is_retryable) for f in failures] == [
+        (ErrorKind.INFRASTRUCTURE, "env", False)
+    ]
+    assert [t.outcome for t in records if t.failure is None] == [0.75] * 2
+    assert [codec.loads(codec.dumps(t)) for t in reported] == reported
+
+
 async def test_engine_starts_a_live_episode_anew_h4() -> None:
     policy = Gated("g0-e0")
     reported: list[Trajectory] = []

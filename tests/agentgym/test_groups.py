@@ -42,14 +42,27 @@ def run(*records: Trajectory, retries: int = 1, ended: list[Group] | None = None
 def test_group_runs_what_has_no_record() -> None:
     assert run().missing == (0, 1, 2)
     assert run(record(1)).missing == (0, 2)
-    # Tried once and may be tried again; a fault that would come again may not.
-    assert run(record(0, kind="failed"), record(2, kind="faulty")).missing == (0, 1)
+    assert run(record(0, kind="failed"), record(2)).missing == (0, 1)
 
 
-def test_group_bounds_the_tries_over_processes_h8() -> None:
-    twice = (record(0, kind="failed"), record(0, 1, kind="failed"))
-    assert run(*twice, retries=1).missing == (1, 2)
-    assert run(*twice, retries=2).missing == (0, 1, 2)
+def test_group_bounds_the_tries_of_a_process_h8() -> None:
+    group = run(retries=1)
+    group.report(record(0, kind="failed"))
+    assert group.may_try(0)
+    group.report(record(0, 1, kind="failed"))
+    assert not group.may_try(0)
+    group.report(record(1, kind="faulty"))  # a fault that would come again
+    assert not group.may_try(1)
+
+
+def test_failures_of_an_earlier_process_do_not_use_up_the_tries() -> None:
+    # The outage, or the fault of the environment, that ended it may be mended.
+    twice = (record(0, kind="failed"), record(0, 1, kind="failed"), record(1, kind="faulty"))
+    group = run(*twice, retries=0)
+    assert group.missing == (0, 1, 2)
+    assert group.next_attempt(0) == 2
+    group.report(record(0, 2, kind="failed"))
+    assert not group.may_try(0)
 
 
 def test_a_cancelled_try_counts_as_no_failure_and_takes_a_number() -> None:

@@ -200,3 +200,10 @@ def test_with_ids_tokenises_text_once_and_gives_expert_rows() -> None:
     hello = renderer.encode("hello")
     # The first turn ends with the end token, the cut-off one does not.
     assert trained == [*hello, end, *hello]
+
+
+def test_long_episode_is_one_row() -> None:
+    turns = [turn(n, (7,), (5,), prefix=2 * n) for n in range(2_000)]
+    (row,) = to_samples(episode(*turns))
+    assert row.ids == (7, 5) * 2_000
+    assert row.loss_mask == (False, True) * 2_000

@@ -145,6 +145,9 @@ def test_read_rows_gives_splits_and_source(tmp_path: Path) -> None:
         ([ROW, "{"], "", "rows.jsonl line 2 is not a task"),
         ([{"prompt": "x"}], "", "line 1 is not a task"),
         ([{**ROW, "answer": "2"}], "", "line 1 is not a task.*answer"),
+        # A text is a sequence of texts too: "42" would be taken for the answers "4" and "2".
+        ([{**ROW, "answers": "42"}], "", "line 1 is not a task.*'answers' is a list of texts"),
+        ([{**ROW, "tags": "easy"}], "", "line 1 is not a task.*'tags' is a list of texts"),
         (["[]"], "", "line 1 is not a task"),
         ([ROW, {**ROW, "env_id": "test/other-v0"}], "", "one environment"),
     ],

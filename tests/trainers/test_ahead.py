@@ -104,6 +104,18 @@ def numbers(drawn: Sequence[Drawn]) -> list[int]:
     return [one.draw for one in drawn]
 
 
+async def test_restored_group_with_enough_episodes_is_closed_and_taken() -> None:
+    async with opened(Held(), size=4) as rollouts:
+        rollouts.fill(0)
+        (whole, _) = await rollouts.take(2)
+    async with opened(Held(), size=4, groups_per_step=1, closes_at=3) as rollouts:
+        rollouts.restore((0,), {"g0": whole.group.trajectories[:3]})
+        rollouts.fill(0)
+        async with asyncio.timeout(60):  # it waited for ever
+            (drawn,) = await rollouts.take(1)
+    assert len(drawn.scores) == 3
+
+
 async def test_synchronous_rollouts_begin_a_steps_groups_and_no_more() -> None:
     async with opened(Held()) as rollouts:
         assert rollouts.fill(0) == 2

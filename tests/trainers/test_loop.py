@@ -15,9 +15,17 @@ from agentgym.errors import InfrastructureError
 from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, StopReason, TokenTrace, Trajectory, VersionRun
 from agentgym.renderer.base import Renderer
-from agentgym.runs.folder import RunFolder, read_metrics, read_scores, read_trajectories
+from agentgym.runs.folder import (
+    RunFolder,
+    read_config,
+    read_evaluations,
+    read_metrics,
+    read_scores,
+    read_trajectories,
+)
 from agentgym.runs.progress import Silent
 from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.episodes import sampled_tokens
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.loop import run_loop
 from agentgym.trainers.models.tiny import build_tiny
@@ -175,6 +183,78 @@ async def test_a_policy_that_always_fails_stops_the_run_with_its_reason_h8(
     assert list(read_scores(path)) == []
     assert newest_state(path)["next_step"] == 0
     assert newest_state(path)["outstanding"] == [0, 1, 2, 3]
+
+
+async def resumed(path: Path) -> Session:
+    config = read_config(path)
+
+    def make(learner: Learner, renderer: Renderer, state: LoopState) -> Told:
+        return Told(renderer, state.policy_version)
+
+    return await open_session(
+        check_inputs(config),
+        RunFolder.open(path),
+        progress=Silent(),
+        is_resumed=True,
+        make_policy=make,
+    )
+
+
+async def test_a_run_that_an_outage_stopped_goes_on_once_it_is_over(
+    base: Path, tmp_path: Path
+) -> None:
+    def prepare(policy: Told) -> None:
+        def fail(request: GenerateRequest) -> Any:
+            raise InfrastructureError("the server is gone")
+
+        policy.before = fail
+
+    path = tmp_path / "run"
+    session = await opened(base, path, prepare, rollout__retries=1)
+    with pytest.raises(InfrastructureError, match="is gone"):
+        await run_loop(session)
+    session.folder.close()
+    assert (await run_loop(await resumed(path))).steps == 4
+    ids = [score.trajectory_id for score in read_scores(path)]
+    assert len(ids) == len(set(ids)) == 4 * 2 * 2
+
+
+async def test_weights_and_counters_agree_where_publishing_fails(
+    base: Path, tmp_path: Path
+) -> None:
+    def prepare(policy: Told) -> None:
+        async def update_weights(weights: Any, version: int) -> None:
+            if version == 2:
+                raise InfrastructureError("no answer within 600 s")
+            policy.version = version
+
+        policy.update_weights = update_weights
+
+    path = tmp_path / "run"
+    session = await opened(base, path, prepare)
+    with pytest.raises(InfrastructureError, match="no answer"):
+        await run_loop(session)
+    session.folder.close()
+    assert (newest_state(path)["next_step"], newest_state(path)["policy_version"]) == (2, 2)
+    again = await resumed(path)
+    assert again.learner.updates == 2
+    assert (await run_loop(again)).steps == 4
+    assert again.learner.updates == 4
+    assert column(path, "step") == [1, 2, 3, 4]
+    groups = [score.trajectory_id.partition("-")[0] for score in read_scores(path)]
+    assert sorted(set(groups)) == [f"g{draw}" for draw in range(8)]
+    tokens = sum(sampled_tokens(trajectory) for trajectory in records(path))
+    assert column(path, "sampled_tokens_total")[-1] == tokens
+
+
+async def test_evaluation_that_is_due_at_the_last_step_is_held_once(
+    base: Path, tmp_path: Path
+) -> None:
+    for at_end in (False, True):
+        path = tmp_path / f"run-{at_end}"
+        settings = {"eval__every": 2, "eval__tasks": 2, "eval__at_end": at_end}
+        await run_loop(await opened(base, path, **settings))
+        assert sorted(read_evaluations(path)) == ["step-000002", "step-000004"]
 
 
 async def test_dropping_partial_rollouts_leaves_no_episode_of_two_versions_h4(

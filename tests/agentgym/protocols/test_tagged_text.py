@@ -83,6 +83,13 @@ def test_boolean_that_is_none_is_an_error_c7() -> None:
         checked_arguments(PERSON, arguments)
 
 
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "[1e999]"])
+def test_number_that_cannot_be_stored_stays_text(value: str) -> None:
+    text = f"<search><query>who</query><top_k>{value}</top_k></search>"
+    (call,) = PROTOCOL.parse(text, TOOLS).calls
+    assert call.arguments["top_k"] == value
+
+
 def test_uncoercible_argument_keeps_the_call_c6() -> None:
     _, arguments = only_call("<person><zip>1</zip><age>2026-01-15</age></person>")
     with pytest.raises(ToolError, match=r"'age' must be an integer \(got '2026-01-15'\)"):

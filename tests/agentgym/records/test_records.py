@@ -141,3 +141,18 @@ def test_content_hash_is_of_what_is_asked() -> None:
     for change in ({"prompt": "what is 2+3?"}, {"payload": {"b": 2}}, {"env_id": "math/y-v0"}):
         assert dataclasses.replace(base, **change).content_hash != base.content_hash
     assert json.dumps(base.content_hash)
+
+
+def test_ids_of_a_long_episode_need_no_deep_stack() -> None:
+    turns = tuple(
+        Turn(
+            index=n,
+            parent=n - 1 if n else None,
+            prefix_length=2 * n,
+            prompt_ids=(7,),
+            completion=Completion(text="", tokens=trace(5)),
+        )
+        for n in range(2_000)
+    )
+    trajectory = Trajectory(id="t", group_id="g", task_id="k", env_id="e", turns=turns)
+    assert trajectory.full_ids(1_999) == (7, 5) * 2_000
