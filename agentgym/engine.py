@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
 import gymnasium
 
 from agentgym import registry
-from agentgym.blocking import use_executor
+from agentgym.blocking import DaemonThreads, use_executor
 from agentgym.concurrency import Slots, first_error
 from agentgym.env_driver import EnvDriver
 from agentgym.episode import Episode, EpisodeSpec
@@ -69,9 +68,7 @@ class Engine:
         self._retries = retries
         self._make_env = make_env
         self._is_ordered = is_ordered
-        self._executor = ThreadPoolExecutor(
-            max_concurrent * _THREADS_PER_EPISODE, thread_name_prefix="agentgym-engine"
-        )
+        self._executor = DaemonThreads(max_concurrent * _THREADS_PER_EPISODE, "agentgym-engine")
         self._groups: dict[str, GroupRun] = {}
         self._playing: dict[str, asyncio.Task[Any]] = {}
         self._restarted: set[str] = set()

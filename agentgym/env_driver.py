@@ -11,12 +11,12 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar, cast
 
 import gymnasium
 
-from agentgym.blocking import use_executor, watched_calls
+from agentgym.blocking import DaemonThreads, use_executor, watched_calls
 from agentgym.env import Action, TextEnv
 from agentgym.records import Task
 
@@ -39,7 +39,7 @@ class EnvDriver:
     ) -> EnvDriver:
         """Return a driver for a new instance, made in the thread that will run it."""
         if thread_affine:
-            executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentgym-env")
+            executor = DaemonThreads(1, "agentgym-env")
         made = executor.submit(make)
         try:
             env = await asyncio.wrap_future(made)
