@@ -13,7 +13,7 @@ from agentgym.config import RunConfig
 from agentgym.engine import GroupSpec
 from agentgym.errors import InfrastructureError
 from agentgym.groups import has_ended
-from agentgym.records import FinishReason, Group, Score, StopReason, Trajectory
+from agentgym.records import Failure, FinishReason, Group, Score, StopReason, Trajectory
 from agentgym.samples import to_samples
 from agentgym.trainers import objective
 from agentgym.trainers.ahead import Drawn
@@ -65,6 +65,7 @@ class _Collected:
     scores: list[Score] = field(default_factory=list[Score])
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     stale: list[Trajectory] = field(default_factory=list[Trajectory])
+    failures: list[Failure] = field(default_factory=list[Failure])
     stale_groups: int = 0
     taken: int = 0
     tokens: int = 0
@@ -106,6 +107,8 @@ async def collect(session: Session, state: LoopState) -> tuple[Episodes, LoopSta
         _sort(session, state, drawn, found)
         if len(found.kept) == wanted:
             break
+    if not found.scores:
+        raise InfrastructureError(_all_failed(found.failures))
     ids = {t.id for group in found.kept for t in group.trajectories}
     for score in found.scores:
         session.folder.append_score(score)
@@ -128,17 +131,12 @@ async def collect(session: Session, state: LoopState) -> tuple[Episodes, LoopSta
 
 
 def _sort(session: Session, state: LoopState, drawn: Sequence[Drawn], found: _Collected) -> None:
-    """Add what of some groups is trained on to `found`.
-
-    Raises:
-        InfrastructureError: If all their episodes failed.
-    """
+    """Add what of some groups is trained on to `found`."""
     found.taken += len(drawn)
     found.answers.update({one.task.id: one.task.answers for one in drawn})
     found.tokens += sum(sampled_tokens(t) for one in drawn for t in one.group.trajectories)
+    found.failures += [t.failure for one in drawn for t in one.group.trajectories if t.failure]
     scores = [score for one in drawn for score in one.scores]
-    if not scores:
-        raise InfrastructureError(_all_failed([one.group for one in drawn]))
     found.scores += scores
     fresh: list[Group] = []
     for one in drawn:
@@ -159,10 +157,13 @@ def without_refilled(
     session: Session, groups: Sequence[Group], scores: Sequence[Score]
 ) -> list[Group]:
     """Return the groups that no filter of the preset wants replaced by others."""
-    if not session.preset.filters or not groups:
+    # The others ask for nothing, and may read what the learner has not attached yet.
+    asking = tuple(one for one in session.preset.filters if one.parameters.get("refill"))
+    if not asking or not groups:
         return list(groups)
     batch = batch_of(session, groups, scores)
-    refill = objective.apply_filters(session.preset, batch.table, batch.rows).refill
+    preset = session.preset.model_copy(update={"filters": asking})
+    refill = objective.apply_filters(preset, batch.table, batch.rows).refill
     unwanted = {batch.group_ids[index] for index in refill}
     return [group for group in groups if group.id not in unwanted]
 
@@ -242,8 +243,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
 
 
-def _all_failed(groups: Sequence[Group]) -> str:
-    failures = [t.failure for group in groups for t in group.trajectories if t.failure is not None]
+def _all_failed(failures: Sequence[Failure]) -> str:
     first = failures[0].message if failures else "no episode came to an end"
     return f"all {len(failures)} episodes of a step failed, the first one with: {first}"
 
