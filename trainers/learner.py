@@ -27,6 +27,7 @@ from agentgym.trainers import objective
 from agentgym.trainers.batch import Batch, MicroBatch, micro_batches
 from agentgym.trainers.critic import ValueModel, final_prompt_batch, last_values
 from agentgym.trainers.forward import TokenScorer, transformer_blocks
+from agentgym.trainers.named_rewards import NameWatch
 from agentgym.trainers.objective import Prepared
 from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
 from agentgym.trainers.parts.hooks import ClipSums
@@ -94,6 +95,7 @@ class Learner:
         own = list(self.critic.parameters()) if self.critic is not None else []
         self.optimizer = make_optimizer([*model.parameters(), *own], optim)
         self.updates = 0
+        self._names = NameWatch(preset)
         self.options = options if options is not None else UpdateOptions()
         self._total_updates = total_updates
         self._temperature = temperature
@@ -178,6 +180,8 @@ class Learner:
             batch = self.with_anchor(batch)
         # On the model's device: at 512 rows of 4,096 tokens a CPU would hold it up for seconds.
         prepared = objective.prepare(self.preset, batch.to(self.world.device))
+        if self.world.is_main:
+            self._names.see(batch.table.rewards)
         self.optimizer.zero_grad(set_to_none=True)
         metrics = self._accumulate(batch, prepared, weight=self._policy_weight(batch, prepared))
         norm = self._clip()

@@ -492,9 +492,13 @@ def test_policy_is_its_own_anchor_in_a_single_update():
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-15)
 
 
-def test_missing_reference_is_named():
-    with pytest.raises(LookupError, match="no turn reward named 'tool' in the scores"):
-        prepare(load_preset("trloo", {"rewards.turn.weights": {"tool": 1.0}}), golden_batch())
+def test_a_batch_in_which_nobody_earned_a_named_reward_is_trained_on_its_outcomes():
+    batch = golden_batch()
+    named = prepare(load_preset("trloo", {"rewards.turn.weights": {"tool": 1.0}}), batch)
+    assert named.rewards["turn"].valid.sum() == 0
+    plain = prepare(load_preset("trloo"), batch)
+    assert named.advantages.abs().sum() > 0
+    torch.testing.assert_close(named.advantages, plain.advantages, rtol=0, atol=0)
 
 
 def test_zero_variance_groups_are_refilled_by_group():

@@ -36,21 +36,19 @@ def outcome(table: TurnTable, *, place: Literal["last_turn", "trajectory"]) -> T
 def turn_rewards(table: TurnTable, *, weights: Mapping[str, float]) -> TurnValues:
     """Return the weighted sum of the turn rewards that the scorer recorded by name.
 
-    A turn has a value where at least one of the names has one. Without names no turn has any.
+    A turn has a value where at least one of the names has one. Without names no turn has any. A
+    name that the batch has not has no value anywhere: names exist where an episode earned one, and
+    in a batch nobody may have (`agentgym.trainers.named_rewards` tells that from a typo).
 
     Args:
         table: The trajectories.
         weights: Weight of each name.
-
-    Raises:
-        LookupError: If no trajectory of the batch has a reward of one of the names.
     """
     values = torch.zeros_like(table.turn_valid, dtype=table.outcome.dtype)
     valid = torch.zeros_like(table.turn_valid)
     for key, weight in weights.items():
         if key not in table.rewards:
-            known = ", ".join(sorted(table.rewards)) or "none"
-            raise LookupError(f"no turn reward named {key!r} in the scores (known: {known})")
+            continue
         values = values + weight * table.rewards[key].zeroed()
         valid = valid | table.rewards[key].valid
     return TurnValues(values=values, valid=valid)

@@ -87,8 +87,16 @@ def test_turn_rewards_add_names_with_weights_and_keep_none_apart_from_zero():
     assert added.values.tolist() == [[3.5, 0], [0, 2]]
     assert added.valid.tolist() == [[True, True], [False, True]]
     assert not rewards.turn_rewards(table, weights={}).valid.any()
-    with pytest.raises(LookupError, match=r"named 'from' in the scores \(known: form, tool\)"):
-        rewards.turn_rewards(table, weights={"from": 1.0})
+
+
+def test_a_name_that_nobody_earned_has_no_value_anywhere():
+    table = make_table([2, 2], rewards={"tool": values([[1, None], [None, None]])})
+    alone = rewards.turn_rewards(table, weights={"form": 3.0})
+    assert alone.values.shape == (2, 2)
+    assert not alone.valid.any()
+    beside = rewards.turn_rewards(table, weights={"form": 3.0, "tool": 2.0})
+    assert beside.values.tolist() == [[2, 0], [0, 0]]
+    assert beside.valid.tolist() == [[True, False], [False, False]]
 
 
 # Token log-probabilities of the gold answer: before (-2, -1), after (-.5, -.3): means -1.5, -.4.
