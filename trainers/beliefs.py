@@ -53,7 +53,9 @@ class _Layout:
 def score_requests(
     learner: Learner, batch: Batch, requests: Sequence[ScoringRequest]
 ) -> tuple[float, ...]:
-    """Return the mean log-probability of each request's target after its prefix, at temperature 1.
+    """Return the mean log-probability of each request's scored ids after its prefix.
+
+    At temperature 1, whatever the episodes were sampled at.
 
     Args:
         learner: Owner of the model; every rank must call this with the same requests.
@@ -135,8 +137,11 @@ def _layout(trees: list[_Tree], requests: Sequence[ScoringRequest]) -> _Layout:
     index = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
     valid = torch.arange(longest) < lengths[:, None]
-    mask = valid.clone()
-    mask[:, 0] = False
+    windows = [requests[index].scored for tree in trees for index in tree.requests]
+    # Shifted by one, for the predictor. What is not scored costs no pass of the model's head.
+    start, stop = (torch.tensor(windows).T + 1)[:, :, None]
+    place = torch.arange(longest)
+    mask = (place >= start) & (place < stop)
     micro = MicroBatch(
         rows=torch.arange(len(rows)),
         ids=ids,
@@ -196,8 +201,9 @@ def _who_looks_at_whom(reach: Tensor, branch: Tensor) -> Tensor:
 def _collect(
     results: Tensor, trees: list[_Tree], requests: Sequence[ScoringRequest], logprobs: Tensor
 ) -> None:
-    """Write each target's mean log-probability to its place."""
+    """Write the mean log-probability of each request's scored ids to its place."""
     members = [index for tree in trees for index in tree.requests]
-    lengths = [len(requests[index].target) for index in members]
+    windows = [requests[index].scored for index in members]
+    lengths = [stop - start for start, stop in windows]
     means = logprobs.sum(dim=1) / torch.tensor(lengths, device=logprobs.device)
     results[torch.tensor(members, device=results.device)] = means

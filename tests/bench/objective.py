@@ -258,7 +258,11 @@ def _requests(batch: Batch, length: int) -> tuple[ScoringRequest, ...]:
         for turn, end in enumerate([first, *ends]):
             requests.append(
                 ScoringRequest(
-                    trajectory=row, column=turn, prefix=tuple(ids[:end]), target=tuple(ids[:length])
+                    trajectory=row,
+                    column=turn,
+                    prefix=tuple(ids[:end]),
+                    target=tuple(ids[:length]),
+                    scored=(0, length),
                 )
             )
     return tuple(requests)

@@ -1,8 +1,8 @@
 """Probes: what must be scored with the model before the rewards, as data, and how it comes back.
 
 In order: `ScoringRequest`, the part `gold_answer`, `belief_fields`. The learner runs all requests
-of a batch in one pass: for each it takes the mean log-probability of the target ids after the
-prefix, and hands the numbers to `belief_fields`.
+of a batch in one pass: for each it takes the mean log-probability of the scored target ids after
+the prefix, and hands the numbers to `belief_fields`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:
-    """One stretch of ids to be scored after a prefix."""
+    """One stretch of ids to be scored after a prefix.
+
+    Example:
+        `<answer>` (ids 60, 61) before the answer 1776 (ids 17, 76), which alone is scored:
+        `target=(60, 61, 17, 76)`, `scored=(2, 4)`.
+    """
 
     trajectory: int
     """Position of the trajectory in the batch."""
@@ -32,7 +37,18 @@ class ScoringRequest:
     prefix: tuple[int, ...]
     """[time] context ids, as the policy saw them."""
     target: tuple[int, ...]
-    """[time] ids whose mean log-probability is wanted; never empty."""
+    """[time] ids that follow the prefix."""
+    scored: tuple[int, int]
+    """First and past-the-last position in `target` of the ids whose mean is wanted; one or more."""
+
+    def __post_init__(self) -> None:
+        """Check that the window is not empty and lies within the target."""
+        start, stop = self.scored
+        if not 0 <= start < stop <= len(self.target):
+            raise ValueError(
+                f"'scored' must be a stretch of the {len(self.target)} target ids "
+                f"(got {self.scored!r})"
+            )
 
 
 @part("probe", needs=(Need.BELIEF,))
@@ -46,33 +62,43 @@ def gold_answer(
 ) -> tuple[ScoringRequest, ...]:
     """Return one request for each turn and gold answer: the answer after the turn's prompt.
 
-    A turn without ids, and a task without an answer, asks for nothing. Failed trajectories too.
+    What stands before `{answer}` in the template is context, as the prompt is: the mean is over
+    the answer's own ids. What stands after it cannot change their log-probabilities and is left
+    out. A turn without ids, and a task without an answer, asks for nothing. Failed trajectories too.
 
     Args:
         trajectories: The trajectories of the batch, in its order.
         answers: Gold answers by task id; any of them is right.
         encode: Tokenizer of the policy.
-        template: What the model would write to answer, with `{answer}` in it.
+        template: What the model would write to answer, with `{answer}` in it once.
         final_prompt: Whether the belief after the last observation is asked for too.
 
     Raises:
-        ValueError: If the template has no `{answer}`.
+        ValueError: If the template does not have `{answer}` once.
 
     Source: Wang et al. 2025 (IGPO), arXiv:2510.14967.
     """
-    if "{answer}" not in template:
-        raise ValueError(f"'template' must contain '{{answer}}' (got {template!r})")
+    if template.count("{answer}") != 1:
+        raise ValueError(f"'template' must contain '{{answer}}' once (got {template!r})")
+    # Head and answer are encoded apart, so that no id belongs to both. A tokenizer that would merge
+    # them in running text (`>1` as one id) thus gives ids that the policy may write less often, but
+    # they are the same ones before every turn, and a belief is read against the one before it.
+    head = tuple(encode(template.partition("{answer}")[0]))
     requests: list[ScoringRequest] = []
     for position, trajectory in enumerate(trajectories):
         if trajectory.failure is not None:
             continue
         prefixes = _prefixes(trajectory, final_prompt=final_prompt)
         for answer in answers.get(trajectory.task_id, ()):
-            target = tuple(encode(template.replace("{answer}", answer)))
+            target = (*head, *encode(answer))
+            if len(target) == len(head):
+                continue
+            window = (len(head), len(target))
             requests.extend(
-                ScoringRequest(trajectory=position, column=column, prefix=prefix, target=target)
+                ScoringRequest(
+                    trajectory=position, column=column, prefix=prefix, target=target, scored=window
+                )
                 for column, prefix in prefixes.items()
-                if target
             )
     return tuple(requests)
 
@@ -112,7 +138,7 @@ def belief_fields(
 
     Args:
         requests: The requests, in any order.
-        mean_logprobs: Mean log-probability of each request's target, in the same order.
+        mean_logprobs: Mean log-probability of each request's scored ids, in the same order.
         trajectories: Number of trajectories of the batch.
         turns: Largest number of turns of the batch.
 

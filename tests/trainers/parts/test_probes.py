@@ -52,8 +52,9 @@ def encode(text):
 
 def test_gold_answer_is_asked_before_each_turn_and_at_the_end():
     found = gold_answer(
-        [make_trajectory()], {"t": ("x", "yz")}, encode, template="<{answer}", final_prompt=True
+        [make_trajectory()], {"t": ("x", "yz")}, encode, template="<{answer}/>", final_prompt=True
     )
+    assert [one.scored for one in found] == [(1, 2)] * 3 + [(1, 3)] * 3
     assert [(one.column, one.prefix, one.target) for one in found] == [
         (0, (1, 2), (60, 120)),
         (1, (1, 2, 5, 6, 8), (60, 120)),
@@ -68,6 +69,19 @@ def test_gold_answer_is_asked_before_each_turn_and_at_the_end():
     assert [one.column for one in fewer] == [0, 1]
 
 
+def test_no_id_belongs_to_the_template_and_to_the_answer():
+    """A tokenizer that writes `>1` as one id: the answer is scored as it is written alone."""
+
+    def merging(text):
+        return encode(text.replace(">1", "\u263a"))
+
+    options = {"template": "<a>{answer}</a>", "final_prompt": False}
+    one = gold_answer([make_trajectory()], {"t": ("17",)}, merging, **options)[0]
+    start, stop = one.scored
+    assert one.target[:start] == tuple(encode("<a>"))
+    assert one.target[start:stop] == tuple(encode("17"))
+
+
 def test_nothing_is_asked_of_failures_text_policies_and_tasks_without_answer():
     failure = Failure(kind=ErrorKind.INFRASTRUCTURE, where="env", message="gone")
     failed = make_trajectory("b", failure=failure)
@@ -77,10 +91,12 @@ def test_nothing_is_asked_of_failures_text_policies_and_tasks_without_answer():
     other = make_trajectory("d", task_id="unknown")
     options = {"template": "{answer}", "final_prompt": True}
     assert gold_answer([failed, text, other], {"t": ("x",)}, encode, **options) == ()
-    empty = gold_answer([make_trajectory()], {"t": ("",)}, encode, **options)
-    assert empty == ()
-    with pytest.raises(ValueError, match=r"must contain '\{answer\}'"):
-        gold_answer([], {}, encode, template="answer", final_prompt=False)
+    for template in ("{answer}", "<{answer}>"):
+        options = {"template": template, "final_prompt": True}
+        assert gold_answer([make_trajectory()], {"t": ("",)}, encode, **options) == ()
+    for template in ("answer", "{answer}{answer}"):
+        with pytest.raises(ValueError, match=r"must contain '\{answer\}' once"):
+            gold_answer([], {}, encode, template=template, final_prompt=False)
 
 
 def test_beliefs_come_back_as_a_table_with_the_likeliest_answer():
