@@ -27,12 +27,12 @@ _CACHED = 16
 _EVALUATED = frozenset({"string_insertion", "spiral_matrix", "binary_matrix", "n_queens"})
 """Data sets whose scorers call `eval` on the answer."""
 _SYMBOLIC = frozenset(
-    {
-        *("simple_integration", "intermediate_integration", "polynomial_multiplication"),
-        *("puzzle24", "countdown"),
-    }
+    {"simple_integration", "intermediate_integration", "polynomial_multiplication"}
 )
 """Data sets whose scorers hand the answer to sympy's parser, which evaluates it."""
+_COUNTED = frozenset({"puzzle24", "countdown"})
+"""Data sets that do the same, and count the numbers used: with a letter (`45*0j`) or a point
+(`4.96`) numbers would be got rid of; `//` and `**` are no operators of these games."""
 _PLAIN_SYNTAX = (
     ast.Expression,
     ast.List,
@@ -45,7 +45,9 @@ _PLAIN_SYNTAX = (
 )
 _MARKS = frozenset({"tuple", "items", "fraction"})
 _FORMULA = re.compile(r"[0-9A-Za-z_\s+\-*/^().,=!|]*")
-_ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]|__")
+_SUM = re.compile(r"(?:[0-9\s+\-()]|\*(?!\s*\*)|/(?!\s*/))*")
+_ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]|__|[0-9.][A-Za-z]")
+"""A dot before a letter, and a letter after a number: `2j` is imaginary, `1e9` huge."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _FUNCTIONS = frozenset(
     {
@@ -84,6 +86,8 @@ def may_be_evaluated(dataset: str, text: str) -> bool:
     Answers that hold anything but data or a formula are worth nothing anyway; without this check
     the agent's text would run as a program.
     """
+    if dataset in _COUNTED:
+        return _SUM.fullmatch(text) is not None
     if dataset in _SYMBOLIC:
         words = _WORD.findall(text)
         return (

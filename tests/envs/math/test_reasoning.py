@@ -192,9 +192,33 @@ def test_score_of_a_tower_of_powers_costs_its_limit_and_blocks_nobody_d13(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(puzzles, "SCORE_TIMEOUT_S", 1.0)
-    task = _countdown(9, [9, 9, 9, 9])
+    task = puzzles.generate_task(0, datasets=("polynomial_multiplication",))
     assert puzzles.score(task, "9**(9**(9**9))") == 0.0
     assert puzzles.score(_countdown(18, [9, 9]), "9+9") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("45*0j+96*0j+4*0j+49*0j-1j*253j", 0.0),  # 0 + (-1) * 253 * j**2, none of it the numbers
+        ("45*0+96*0+4*0+49*0+253", 0.05),  # nine numbers and none of the rules: the library's own
+        ("45+96+4.49", 0.0),
+        ("96//45*4+49+200", 0.0),
+        ("4*49+96-45+6", 0.05),  # 253 with a 6 that was not given
+        ("(45+4)*(96-49)/1", 0.05),
+        ("45+4*49+12", 0.05),
+    ],
+)
+def test_countdown_is_not_solved_by_numbers_that_were_not_given(answer: str, score: float) -> None:
+    assert puzzles.score(_countdown(253, [45, 96, 4, 49]), answer) == score
+
+
+@pytest.mark.parametrize("name", ["countdown", "puzzle24"])
+def test_golds_of_the_number_games_may_be_evaluated(name: str) -> None:
+    for index in range(100):
+        task = puzzles.generate_task(index, datasets=(name,))
+        assert may_be_evaluated(name, task.answers[0])
+        assert puzzles.score(task, task.answers[0]) == 1.0
 
 
 def test_scorers_do_not_run_what_the_agent_wrote(tmp_path: Any) -> None:
@@ -212,6 +236,15 @@ def test_scorers_do_not_run_what_the_agent_wrote(tmp_path: Any) -> None:
     [
         ("countdown", "(3+4)*5/2", True),
         ("countdown", "__import__('os')", False),
+        ("countdown", "1j*253j", False),
+        ("countdown", "4 * 5 // 3", False),
+        ("countdown", "4 * * 5", False),
+        ("countdown", "4.5", False),
+        ("countdown", "(4+5)-\n3", True),
+        ("puzzle24", "E+4", False),
+        ("puzzle24", "8*3/(1*1)", True),
+        ("polynomial_multiplication", "2j*x", False),
+        ("polynomial_multiplication", "1e9*x", False),
         ("simple_integration", "x**2*exp(2*x)/2 + C", True),
         ("simple_integration", "x.__class__", False),
         ("simple_integration", "exit()", False),
