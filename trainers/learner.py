@@ -93,7 +93,7 @@ class Learner:
             shard(self.critic, transformer_blocks(self.critic), self.world)
         self.reference: TokenScorer | None = None
         own = list(self.critic.parameters()) if self.critic is not None else []
-        self.optimizer = make_optimizer([*model.parameters(), *own], optim)
+        self.optimizer = make_optimizer(model.parameters(), optim, critic=own)
         self.updates = 0
         self._names = NameWatch(preset)
         self.options = options if options is not None else UpdateOptions()
@@ -184,10 +184,7 @@ class Learner:
             self._names.see(batch.table.rewards)
         self.optimizer.zero_grad(set_to_none=True)
         metrics = self._accumulate(batch, prepared, weight=self._policy_weight(batch, prepared))
-        norm = self._clip()
-        if not torch.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise DivergedError(f"the gradient's norm is {norm.item()!r}; the step was not taken")
+        norms = self._clip()
         factor = learning_rate_factor(
             self.updates,
             warmup=self.optim.warmup_steps,
@@ -195,11 +192,11 @@ class Learner:
             schedule=self.optim.schedule,
         )
         rate = self.optim.learning_rate * factor
-        set_learning_rate(self.optimizer, rate)
+        set_learning_rate(self.optimizer, rate, policy_stands_still=self._is_warming)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.updates += 1
-        return {**prepared.metrics, **metrics, "grad_norm": float(norm), "learning_rate": rate}
+        return {**prepared.metrics, **metrics, **norms, "learning_rate": rate}
 
     def with_anchor(self, batch: Batch) -> Batch:
         """Return the batch with the proximal log-probabilities, where the preset needs them.
@@ -210,10 +207,15 @@ class Learner:
             return batch
         return batch.with_logprobs(proximal=self.score(batch))
 
+    @property
+    def _is_warming(self) -> bool:
+        """Whether the next update trains the critic alone."""
+        critic = self.preset.critic
+        return critic is not None and self.updates < critic.warmup_updates
+
     def _policy_weight(self, batch: Batch, prepared: Prepared) -> float:
         """Return the factor of the policy's loss: 0 while a critic warms up, and what hooks say."""
-        critic = self.preset.critic
-        if critic is not None and self.updates < critic.warmup_updates:
+        if self._is_warming:
             return 0.0
         # A policy that is its own anchor has ratio 1 everywhere: nothing can be clipped.
         if not self.preset.hooks or prepared.anchor_logprobs is None:
@@ -227,22 +229,17 @@ class Learner:
         for micro, is_filler in self._micro_batches(batch):
             with torch.set_grad_enabled(wants_norm):
                 logprobs = self._logprobs(self.scorer, batch, micro)
-                values = None if self.critic is None else torch.zeros_like(logprobs)
                 if wants_norm:
                     loss = objective.hook_loss(self.preset, prepared, micro.rows, logprobs)
                     (loss * (0.0 if is_filler else 1.0)).backward()
             if not is_filler:
-                part = objective.micro_loss(
-                    self.preset, prepared, micro.rows, logprobs.detach(), values=values
-                )
-                sums = sums + part.clip
+                sums += objective.micro_clip(self.preset, prepared, micro.rows, logprobs.detach())
         names = ("tokens", "clipped", "signed", "absolute")
         totals = torch.tensor([getattr(sums, name) for name in names], dtype=torch.float64)
         totals = self.world.sum(totals.to(self.world.device)).tolist()
         norm: float | None = None
         if wants_norm:
-            whole = nn.utils.clip_grad_norm_(self.model.parameters(), float("inf"))
-            norm = float(whole.full_tensor() if isinstance(whole, DTensor) else whole)
+            norm = float(_clip_norm(self.model, None))
             self.optimizer.zero_grad(set_to_none=True)
         total = ClipSums(**dict(zip(names, totals, strict=True)))
         return objective.hook_scale(self.preset, total, norm)
@@ -278,12 +275,24 @@ class Learner:
             _add_metrics(sums, part.metrics)
         return {"loss": float(self.world.sum(total)), "policy_weight": weight, **sums}
 
-    def _clip(self) -> Tensor:
+    def _clip(self) -> dict[str, float]:
+        """Clip the gradients, the critic's by a norm of its own, and return both norms.
+
+        Raises:
+            DivergedError: If one of them is not finite; the gradients are gone.
+        """
         bound = self.optim.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(
-            self.model.parameters(), bound if bound is not None else float("inf")
-        )
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        norms = {"grad_norm": _clip_norm(self.model, bound)}
+        if self.critic is not None:
+            norms["critic_grad_norm"] = _clip_norm(self.critic, bound)
+        for name, norm in norms.items():
+            if not torch.isfinite(norm):
+                self.optimizer.zero_grad(set_to_none=True)
+                whose = "gradient" if name == "grad_norm" else "critic's gradient"
+                raise DivergedError(
+                    f"the norm of the {whose} is {norm.item()!r}; the step was not taken"
+                )
+        return {name: float(norm) for name, norm in norms.items()}
 
     def _mask(self, batch: Batch, micro: MicroBatch) -> Tensor:
         width = micro.valid.shape[1]
@@ -313,6 +322,13 @@ def rank_micro_batches(
     for index in range(world.max(own)):
         piece = pieces[index] if index < own else pieces[0]
         yield piece.to(world.device), index >= own
+
+
+def _clip_norm(module: nn.Module, bound: float | None) -> Tensor:
+    """Scale a module's gradients down to a norm of at most `bound` and return what it was."""
+    limit = bound if bound is not None else float("inf")
+    norm = nn.utils.clip_grad_norm_(module.parameters(), limit)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def _add_metrics(sums: dict[str, float], metrics: Mapping[str, float]) -> None:

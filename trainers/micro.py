@@ -1,7 +1,7 @@
 """The second half of an objective: the loss of some rows, from what `prepare` left.
 
-In order: `micro_loss`, then `hook_loss`, `hook_scale` and `needs_hook_norm`, which are what hooks
-add. The sum of `micro_loss` over any split of the rows is the step's loss.
+In order: `micro_loss`, then `micro_clip`, `hook_loss`, `hook_scale` and `needs_hook_norm`, which
+are what hooks add. The sum of `micro_loss` over any split of the rows is the step's loss.
 """
 
 from __future__ import annotations
@@ -164,6 +164,14 @@ def _clip_sums(preset: Preset, gated: _Gated) -> ClipSums:
         _clipped(preset, gated),
         int(gated.mask.sum()),
     )
+
+
+def micro_clip(
+    preset: Preset, prepared: Prepared, rows: Tensor, policy_logprobs: Tensor
+) -> ClipSums:
+    """Return what the clip takes away of some rows, as `MicroLoss.clip`, without their loss."""
+    gated = _gated(preset, prepared, _Cut(rows=rows, like=policy_logprobs), policy_logprobs)
+    return _clip_sums(preset, gated)
 
 
 def hook_loss(preset: Preset, prepared: Prepared, rows: Tensor, policy_logprobs: Tensor) -> Tensor:

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from agentgym.trainers.batch import Batch
-from agentgym.trainers.micro import hook_loss, hook_scale, micro_loss, needs_hook_norm
+from agentgym.trainers.micro import (
+    hook_loss,
+    hook_scale,
+    micro_clip,
+    micro_loss,
+    needs_hook_norm,
+)
 from agentgym.trainers.parts.correction import Correction
 from agentgym.trainers.parts.critic import CriticResult
 from agentgym.trainers.parts.registry import Slot
@@ -42,6 +48,7 @@ __all__ = [
     "call_part",
     "hook_loss",
     "hook_scale",
+    "micro_clip",
     "micro_loss",
     "needs_hook_norm",
     "prepare",

@@ -35,26 +35,46 @@ def learning_rate_factor(
     return 1.0
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> torch.optim.AdamW:
+def make_optimizer(
+    parameters: Iterable[nn.Parameter],
+    optim: OptimConfig,
+    *,
+    critic: Iterable[nn.Parameter] = (),
+) -> torch.optim.AdamW:
     """Return AdamW over the parameters that are trained.
 
+    Args:
+        parameters: Those of the policy: the first group.
+        optim: Its settings.
+        critic: Those of a critic, a second group; none without one.
+
     Raises:
-        ConfigError: If none of them is.
+        ConfigError: If none of the policy's is trained.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
         raise ConfigError("the model has no parameter to train")
+    own = [parameter for parameter in critic if parameter.requires_grad]
     return torch.optim.AdamW(
-        trained,
+        [{"params": trained}, *([{"params": own}] if own else [])],
         lr=optim.learning_rate,
         betas=(optim.beta1, optim.beta2),
         weight_decay=optim.weight_decay,
         # One fused kernel a step where the device has it; the same numbers in every run of it.
-        fused=all(parameter.is_cuda for parameter in trained) or None,
+        fused=all(parameter.is_cuda for parameter in [*trained, *own]) or None,
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Let the next update run at `rate`."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, rate: float, *, policy_stands_still: bool = False
+) -> None:
+    """Let the next update run at `rate`.
+
+    Args:
+        optimizer: From `make_optimizer`.
+        rate: Learning rate of its groups.
+        policy_stands_still: Run the policy's group at 0: a gradient of 0 alone would leave the
+            weight decay.
+    """
+    for place, group in enumerate(optimizer.param_groups):
+        group["lr"] = 0.0 if policy_stands_still and place == 0 else rate

@@ -235,3 +235,71 @@ def test_update_refuses_a_gradient_that_is_not_finite_f12() -> None:
         learner.update(random_batch(), is_single=False)
     assert learner.updates == 0
     torch.testing.assert_close(model.model.layers[0].mlp.up_proj.weight, before, rtol=0, atol=0)
+
+
+def actor_and_critic(overrides: dict[str, Any], **optim: float) -> tuple[Learner, Batch]:
+    """Return a learner with a critic, and a batch with values."""
+    learner = Learner(
+        small_model(torch.float32),
+        preset=load_preset("st_ppo", {"critic.warmup_updates": 0, **overrides}),
+        optim=OptimConfig(**optim),  # type: ignore[arg-type]
+        total_updates=5,
+        temperature=1.0,
+    )
+    batch = random_batch()
+    return learner, batch.with_token_fields(values=torch.zeros(batch.ids.shape))
+
+
+def test_a_hook_measures_the_clip_without_what_regularizers_read() -> None:
+    bonus = {"part": "entropy_bonus", "coefficient": 0.01}
+    for measure in ("norm", "absolute"):
+        changes = {"regularizers": [bonus], "hooks.0.measure": measure}
+        learner, batch = actor_and_critic(changes)
+        metrics = learner.update(batch, is_single=False)
+        assert metrics["entropy_sum"] > 0
+        assert 0 < metrics["policy_weight"] <= 1
+
+
+def test_the_critic_is_clipped_by_a_norm_of_its_own() -> None:
+    learner, batch = actor_and_critic({}, max_grad_norm=1e-3)
+    assert learner.critic is not None
+    found: list[float] = []
+
+    def keep(*_: object, **__: object) -> None:
+        for module in (learner.model, learner.critic):
+            assert module is not None
+            squares = [p.grad.square().sum() for p in module.parameters() if p.grad is not None]
+            found.append(torch.stack(squares).sum().sqrt().item())
+
+    learner.optimizer.step = keep
+    metrics = learner.update(batch, is_single=False)
+    assert metrics["grad_norm"] > 1e-2
+    assert metrics["critic_grad_norm"] > 1e-2
+    assert metrics["grad_norm"] != metrics["critic_grad_norm"]
+    assert found == pytest.approx([1e-3, 1e-3], rel=1e-2)
+
+
+def test_a_critic_whose_gradient_is_not_finite_stops_the_step_f12() -> None:
+    learner, batch = actor_and_critic({})
+    assert learner.critic is not None
+    learner.critic.head.weight.register_hook(lambda gradient: gradient * float("nan"))
+    before = [p.detach().clone() for p in learner.model.parameters()]
+    with pytest.raises(DivergedError, match="critic's gradient .* nan; the step was not taken"):
+        learner.update(batch, is_single=False)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True))
+    assert all(p.grad is None for p in learner.critic.parameters())
+
+
+def test_the_policy_stands_still_while_the_critic_warms_up() -> None:
+    learner, batch = actor_and_critic(
+        {"critic.warmup_updates": 1}, learning_rate=0.01, weight_decay=0.1
+    )
+    assert learner.critic is not None
+    before = [p.detach().clone() for p in learner.model.parameters()]
+    learner.update(batch, is_single=False)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True))
+    assert learner.critic.head.weight.abs().sum() > 0
+    learner.update(batch, is_single=False)
+    assert not all(
+        torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True)
+    )
