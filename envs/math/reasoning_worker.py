@@ -12,6 +12,7 @@ import functools
 import importlib
 import json
 import logging
+import math
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -49,6 +50,10 @@ _SUM = re.compile(r"(?:[0-9\s+\-()]|\*(?!\s*\*)|/(?!\s*/))*")
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]|__|[0-9.][A-Za-z]")
 """A dot before a letter, and a letter after a number: `2j` is imaginary, `1e9` huge."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_UNSOLVED = "Integral"
+"""Stands in gold answers that sympy could not work out to the end."""
+_NUMERIC = re.compile(r"(?=.*[0-9])[-+*/^()\[\].,:%$\s0-9eijEIJ]+", re.DOTALL)
+_NO_NUMBER = re.compile(r"nan|inf", re.IGNORECASE)
 _FUNCTIONS = frozenset(
     {
         *("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
@@ -102,6 +107,18 @@ def may_be_evaluated(dataset: str, text: str) -> bool:
             return True  # `eval` fails as well
         return all(isinstance(node, _PLAIN_SYNTAX) for node in ast.walk(tree))
     return True
+
+
+def is_no_number(gold: str | None, text: str) -> bool:
+    """Return whether `text` has a NaN or an infinity where the gold answer is made of numbers.
+
+    A scorer takes the distance from NaN for none, since no comparison with it holds.
+    """
+    return (
+        gold is not None
+        and _NUMERIC.fullmatch(gold) is not None
+        and _NO_NUMBER.search("".join(text.split())) is not None
+    )
 
 
 def encode(value: Any) -> Any:
@@ -168,10 +185,15 @@ def _gold(entry: dict[str, Any]) -> str | None:
 
 def _score(request: dict[str, Any]) -> float:
     name, text = request["dataset"], request["answer"]
-    if not may_be_evaluated(name, text):
+    entry = decode(request["entry"])
+    gold = _gold(entry)
+    if not may_be_evaluated(name, text) or is_no_number(gold, text):
         return 0.0
+    if name in _SYMBOLIC and _UNSOLVED in text and _UNSOLVED not in str(gold):
+        return 0.0  # the question itself, written as the parser reads it
     dataset = _dataset(name, json.dumps(request["settings"]), 0)
-    return float(dataset.score_answer(text, decode(request["entry"])))
+    score = float(dataset.score_answer(text, entry))
+    return score if math.isfinite(score) else 0.0
 
 
 @functools.lru_cache(maxsize=_CACHED)

@@ -13,7 +13,13 @@ import pytest
 
 import agentgym
 from agentgym.envs.math import puzzles
-from agentgym.envs.math.reasoning_worker import CHUNK, decode, encode, may_be_evaluated
+from agentgym.envs.math.reasoning_worker import (
+    CHUNK,
+    decode,
+    encode,
+    is_no_number,
+    may_be_evaluated,
+)
 from agentgym.errors import EnvError
 from agentgym.records import Task
 from agentgym.suites import check_leaks, load_suite
@@ -211,6 +217,42 @@ def test_score_of_a_tower_of_powers_costs_its_limit_and_blocks_nobody_d13(
 )
 def test_countdown_is_not_solved_by_numbers_that_were_not_given(answer: str, score: float) -> None:
     assert puzzles.score(_countdown(253, [45, 96, 4, 49]), answer) == score
+
+
+def test_an_integral_that_is_only_written_down_is_not_solved() -> None:
+    task = puzzles.generate_task(0, datasets=("simple_integration",))
+    entry: Any = task.payload["entry"]
+    metadata = entry["metadata"]
+    question = f"Integral({metadata['integrand']}, {metadata['variable']})"
+    assert puzzles.score(task, question) == 0.0
+    assert puzzles.score(task, task.answers[0]) == 1.0
+
+
+CONSTANTS = ("0", "yes", "nan", "inf", "-inf", "n a n", "(NaN)", "nan+nani", "1e999")
+
+
+def test_no_constant_solves_complex_arithmetic_nan_among_them() -> None:
+    tasks = [puzzles.generate_task(i, datasets=("complex_arithmetic",)) for i in range(12)]
+    for constant in CONSTANTS:
+        # exp(-distance): 0 is right for a result of 0 only, none of these.
+        assert max(puzzles.score(task, constant) for task in tasks) < 0.4
+    assert all(puzzles.score(task, task.answers[0]) == 1.0 for task in tasks)
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "is_none"),
+    [
+        ("3.0 - 5.0i", "nan", True),
+        ("3.0 - 5.0i", "2 + n an i", True),
+        ("-7", "-Infinity", True),
+        ("[1, 2]", "[nan, 2]", True),
+        ("-7", "7", False),
+        ("ananab", "nanab", False),  # words are no numbers
+        (None, "nan", False),
+    ],
+)
+def test_is_no_number(gold: str | None, text: str, is_none: bool) -> None:
+    assert is_no_number(gold, text) is is_none
 
 
 @pytest.mark.parametrize("name", ["countdown", "puzzle24"])
