@@ -13,7 +13,8 @@ UNDECLARED = 0.2
 _Z = 1.96
 
 # Mean library score over 24 tasks of the better of: a constant answer (the two most frequent of 48
-# other tasks, "0", "yes", "nan" and "inf"), and each the answer of another task. Rounded up; others have less.
+# other tasks, "0", "yes", "nan" and "inf"), and each the answer of another task. Rounded up;
+# others have less.
 NULL_SCORES: dict[str, float] = {
     "acre": 0.42,
     "aiw": 0.3,
