@@ -12,6 +12,7 @@ def contradictions(preset: Preset, *, group_size: int | None = None) -> tuple[st
     return (
         *_name_problems(preset),
         *_shape_problems(preset),
+        *_critic_problems(preset),
         *_need_problems(preset, group_size),
     )
 
@@ -56,6 +57,22 @@ def _shape_problems(preset: Preset) -> list[str]:
             "the anchor 'proximal', or the correction 'none'"
         )
     return problems
+
+
+def _critic_problems(preset: Preset) -> list[str]:
+    """Return rewards of a critic that belong to no turn: it would place them on the first."""
+    if preset.critic is None:
+        return []
+    return [
+        f"critic: reward {config.name or config.part!r} is one number a trajectory, and a critic "
+        "places one a turn (part 'outcome' gives it with place 'last_turn'; 'terms' take both)"
+        for config in preset.rewards
+        if (config.name or config.part) in preset.critic.reward
+        and (
+            "per_trajectory" in registry.find(Slot.REWARD, config.part).traits
+            or config.parameters.get("place") == "trajectory"
+        )
+    ]
 
 
 def _need_problems(preset: Preset, group_size: int | None) -> list[str]:

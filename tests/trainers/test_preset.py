@@ -240,6 +240,21 @@ def test_group_baselines_alone_need_a_group():
     ]
 
 
+def test_critic_refuses_one_number_a_trajectory():
+    """It would land on the first turn: A = [1, 0, 0] where [.9025, .95, 1] is right."""
+    line = (
+        "preset 'ppo': critic: reward {} is one number a trajectory, and a critic places one a "
+        "turn (part 'outcome' gives it with place 'last_turn'; 'terms' take both)"
+    )
+    assert problems("ppo", {"rewards.outcome.place": "trajectory"}) == [line.format("'outcome'")]
+    long = {"name": "long", "part": "soft_overlong", "max_tokens": 9, "buffer": 3}
+    last = {"name": "outcome", "part": "outcome", "place": "last_turn"}
+    both = {"rewards": [last, long], "critic.reward": ["outcome", "long"]}
+    assert problems("ppo", both) == [line.format("'long'")]
+    # Unread by the critic, it may stay.
+    assert load_preset("ppo", {"rewards": [last, long]}).critic.reward == {"outcome": 1.0}
+
+
 def test_preset_file_extends_a_shipped_one_or_a_neighbour(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "extends: grpo\nname: mine\ngate: {clip_high: 0.28}\naggregation: token_mean\n"

@@ -164,7 +164,7 @@ def token_gae(
         decay_critic: Lambda of the returns that the value head is trained on, in [0, 1].
 
     Raises:
-        ValueError: If a weight is not in [0, 1].
+        ValueError: If a weight is not in [0, 1] or the rewards have one column a trajectory.
 
     Source: Schulman et al. 2015 (GAE), arXiv:1506.02438, eq. 16, over sampled tokens only.
     """
@@ -172,6 +172,8 @@ def token_gae(
     for name, weight in weights.items():
         if not 0 <= weight <= 1:
             raise ValueError(f"'{name}' must be in [0, 1] (got {weight!r})")
+    if rewards.values.shape != table.turn_valid.shape:
+        raise ValueError("'token_gae' needs one number a turn (got one a trajectory)")
     order = token_order(rows, table.group.shape[0])
     shape = (rows.mask.shape[0], rows.mask.shape[1])
     placed = place_rewards(rewards.zeroed(), order, rows)

@@ -87,7 +87,7 @@ def belief_gain(table: TurnTable, *, mode: Literal["prob", "log"], final_turn: b
     return TurnValues(values=torch.where(valid, gain, torch.zeros_like(gain)), valid=valid)
 
 
-@part("reward")
+@part("reward", traits=("per_trajectory",))
 def soft_overlong(table: TurnTable, *, max_tokens: int, buffer: int) -> TurnValues:
     """Return a penalty of length: 0 up to max - buffer, then linear to -1 at max, -1 beyond.
 

@@ -27,7 +27,7 @@ def make(turn_rows, trajectory=None, *, truncated=False):
     width = max(len(row) for row in turn_rows)
     turn_ids = torch.tensor([[*row, *[-1] * (width - len(row))] for row in turn_rows])
     trajectory = torch.tensor(trajectory or list(range(len(turn_rows))))
-    count, turns = int(trajectory.max()) + 1, int(turn_ids.max()) + 1
+    count, turns = int(trajectory.max()) + 1, max(1, int(turn_ids.max()) + 1)
     rows = RowTable(
         mask=turn_ids >= 0,
         turn_ids=turn_ids,
@@ -229,3 +229,12 @@ def test_value_loss_is_clipped_golden(value, loss, slope):
 def test_value_loss_refuses_a_width_of_zero():
     with pytest.raises(ValueError, match="'width' must be > 0"):
         clipped_value_loss(*[torch.ones(1, 1)] * 3, width=0.0)
+
+
+def test_token_gae_refuses_one_number_a_trajectory():
+    rows, table = make([[0, 1, 2]])
+    with pytest.raises(ValueError, match="needs one number a turn"):
+        gae(rows, table, [[1.0]], [[0.0, 0.0, 0.0]])
+    # lambda .95 and no values: 1 at the last turn, .95 and .95^2 before it
+    whole = gae(rows, table, [[0.0, 0.0, 1.0]], [[0.0, 0.0, 0.0]], decay_actor=0.95)
+    assert whole.advantages.tolist() == [pytest.approx([0.9025, 0.95, 1.0])]
