@@ -9,6 +9,8 @@ What the model adds later (proximal log-probabilities, values, beliefs) is attac
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,8 @@ from torch import Tensor
 from agentgym.errors import RecordError
 from agentgym.records import Sample, Score, Source, Trajectory
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,8 @@ def collate(
     """Return the two tables of the samples and the trajectories they come from.
 
     A trajectory without a score, or with a failure, stays in the table as not scored: it enters no
-    statistic and none of its tokens is trained. Of several scores of a trajectory the last counts.
+    statistic and none of its tokens is trained. So does one with a reward that is no number. Of
+    several scores of a trajectory the last counts.
 
     Args:
         samples: Rows; each trajectory may have any number of them, also none.
@@ -136,6 +141,7 @@ def collate(
         if record.trajectory_id not in index:
             raise RecordError(f"unknown trajectory {record.trajectory_id!r} in {record!r:.80}")
     latest = {score.trajectory_id: score for score in scores}
+    latest = {name: score for name, score in latest.items() if _has_numbers(score)}
     groups = {group: position for position, group in enumerate(_ordered(trajectories))}
     agents = tuple(dict.fromkeys(turn.agent_id for item in trajectories for turn in item.turns))
     rows, ids, lengths = _rows(samples, trajectories, index, pad_id=pad_id)
@@ -151,6 +157,16 @@ def collate(
         table=_table(trajectories, latest, groups, agents, trained),
         rows=rows,
     )
+
+
+def _has_numbers(score: Score) -> bool:
+    """Return whether every reward is finite: a NaN would spread over the group's statistics."""
+    for name, given in score.turn_rewards.items():
+        if not all(value is None or math.isfinite(value) for value in given):
+            said = "trajectory %r is not trained on: its reward %r is not finite (got %r)"
+            logger.warning(said, score.trajectory_id, name, given)
+            return False
+    return True
 
 
 def _ordered(trajectories: Sequence[Trajectory]) -> tuple[str, ...]:

@@ -256,3 +256,13 @@ def test_no_rows_give_no_micro_batches():
     batch = collate(rows, items, [], pad_id=0)
     assert micro_batches(batch, [], packed=True) == ()
     assert micro_batches(batch, [], packed=False, max_tokens=4) == ()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_trajectory_with_a_reward_that_is_no_number_is_not_scored_f4(bad, caplog):
+    rows, items = two_trajectories()
+    scores = [make_score(items[0], 1.0, tool=(0.5, bad)), make_score(items[1], 0.25, tool=(0.75,))]
+    batch = collate(rows, items, scores, pad_id=0)
+    assert batch.table.scored.tolist() == [False, True]
+    assert batch.table.rewards["tool"].valid.tolist() == [[False, False], [True, False]]
+    assert "trajectory 'a' is not trained on: its reward 'tool' is not finite" in caplog.text

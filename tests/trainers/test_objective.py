@@ -501,6 +501,22 @@ def test_a_batch_in_which_nobody_earned_a_named_reward_is_trained_on_its_outcome
     torch.testing.assert_close(named.advantages, plain.advantages, rtol=0, atol=0)
 
 
+def test_one_reward_that_is_no_number_leaves_the_others_of_its_group_f4():
+    """Turn rewards [1, NaN, 0, 1]: the baseline is 2/3, A = [1/3, 0, -2/3, 1/3]."""
+    items = [make_trajectory(name, [1]) for name in "abcd"]
+    scores = [
+        score(item, 0.0, tool=(reward,))
+        for item, reward in zip(items, [1.0, math.nan, 0.0, 1.0], strict=True)
+    ]
+    batch = collate([make_sample(item, [0]) for item in items], items, scores, pad_id=0)
+    mean = {"centre": "mean", "scale": "none", "singleton": "zero"}
+    changes = {f"terms.return.ops.1.{key}": value for key, value in mean.items()}
+    preset = load_preset("trloo", {"rewards.turn.weights": {"tool": 1.0}, **changes})
+    prepared = prepare(preset, batch)
+    assert prepared.advantages[:, 2].tolist() == pytest.approx([1 / 3, 0, -2 / 3, 1 / 3])
+    assert prepared.mask[:, 2].tolist() == [True, False, True, True]
+
+
 def test_zero_variance_groups_are_refilled_by_group():
     names = [("a", "g"), ("b", "g"), ("c", "h"), ("d", "h")]
     items = [make_trajectory(name, [2], group=group) for name, group in names]

@@ -76,8 +76,8 @@ def cell_extremes(
     low = values.new_full((cells,), torch.inf)
     high = high.scatter_reduce(0, cell[counted], values[counted], "amax")
     low = low.scatter_reduce(0, cell[counted], values[counted], "amin")
-    spread = high - low
-    return torch.where(spread.isfinite(), spread, torch.zeros_like(spread))[cell]
+    # Empty cells alone: a range that is no number must be seen, not pass for no variance.
+    return torch.where(high < low, torch.zeros_like(high), high - low)[cell]
 
 
 @part("op", name="sum")

@@ -299,3 +299,14 @@ def test_values_that_are_not_valid_change_nothing():
     )
     result = terms.normalise(a, make_table([1] * 3), **{**DEFAULTS, "scale": "none"})
     assert result.values[:, 0].tolist() == [0.5, -0.5, 0.0]
+
+
+def test_a_value_that_is_no_number_is_seen_not_taken_for_no_variance_f12():
+    values = ragged([[1.0], [math.nan], [0.0]])
+    result = terms.normalise(values, make_table([1] * 3), **{**DEFAULTS, "scale": "none"})
+    assert result.values.isnan().all()
+    # An empty cell is flat.
+    empty = terms.cell_extremes(
+        values.values, torch.zeros(3, 1, dtype=torch.bool), torch.zeros(3, 1, dtype=torch.long)
+    )
+    assert empty.flatten().tolist() == [0.0, 0.0, 0.0]
