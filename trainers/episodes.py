@@ -176,7 +176,11 @@ def batch_of(session: Session, groups: Sequence[Group], scores: Sequence[Score])
         Slot.ROWS, session.preset.rows, [sample for t in trajectories for sample in to_samples(t)]
     )
     own = [score for score in scores if score.trajectory_id in ids]
-    return collate(samples, trajectories, own, pad_id=session.renderer.pad_id)
+    batch = collate(samples, trajectories, own, pad_id=session.renderer.pad_id)
+    # No update is taken between the collection of a step's episodes and its last batch. Off the
+    # mask, where a token has no version, the lag means nothing.
+    lag = session.learner.updates - batch.rows.versions
+    return batch.with_token_fields(lag=lag.float())
 
 
 def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:

@@ -22,7 +22,8 @@ from agentgym.records import (
     VersionRun,
 )
 from agentgym.trainers.ahead import Drawn
-from agentgym.trainers.episodes import collect, without_refilled
+from agentgym.trainers.episodes import batch_of, collect, without_refilled
+from agentgym.trainers.objective import prepare
 from agentgym.trainers.preset import load_preset
 from agentgym.trainers.session import Session
 from agentgym.trainers.setup import FRESH
@@ -119,5 +120,15 @@ async def test_one_task_that_fails_in_a_refill_does_not_end_the_run() -> None:
 
 async def test_a_step_without_one_episode_ends_the_run() -> None:
     rollouts = Rounds([group("g", [None, None]), group("h", [None])])
-    with pytest.raises(InfrastructureError, match="all 3 episodes .* the sandbox is gone"):
+    with pytest.raises(InfrastructureError, match=r"all 3 episodes .* the sandbox is gone"):
         await collect(session([], rollouts), FRESH)
+
+
+def test_stale_reads_the_age_at_the_step_at_hand() -> None:
+    # The learner has taken 5 updates: version 3 is 2 behind, version 2 is 3 behind.
+    sieve = {"part": "stale", "max_lag": 2, "statistics": "include"}
+    drawn = [group("g", [1.0, 0.0], version=3), group("h", [0.0, 1.0], version=2)]
+    one = session([sieve])
+    scores = [score for each in drawn for score in each.scores]
+    batch = batch_of(one, [each.group for each in drawn], scores)
+    assert prepare(one.preset, batch).mask.sum(dim=1).tolist() == [2, 2, 0, 0]

@@ -116,20 +116,27 @@ def over_turn(
 
 @part("filter")
 def stale(
-    table: TurnTable, rows: RowTable, *, version: int, max_lag: int, statistics: Statistics
+    table: TurnTable, rows: RowTable, *, max_lag: int, statistics: Statistics
 ) -> FilterVerdict:
-    """Drop tokens that were sampled more than `max_lag` learner updates before `version`.
+    """Drop tokens that were sampled by weights more than `max_lag` learner updates old.
 
     Args:
         table: The trajectories.
-        rows: The rows; `versions` are read where trained.
-        version: Learner updates behind the weights that are being trained.
-        max_lag: Largest accepted difference.
+        rows: The rows; `fields["lag"]` is read where trained: learner updates between the weights
+            that sampled a token and those that the step begins with.
+        max_lag: Largest accepted lag.
         statistics: Not used by a token mask: the trajectories stay in the statistics.
+
+    Raises:
+        LookupError: If the batch does not have the lags.
     """
+    if "lag" not in rows.fields:
+        raise LookupError(
+            "the batch has no 'lag', which 'stale' needs: attach it by with_token_fields"
+        )
     nothing = torch.zeros_like(table.turn_valid)
     verdict = _verdict(table, nothing, statistics, refill=False)
-    fresh = (version - rows.versions) <= max_lag
+    fresh = rows.fields["lag"] <= max_lag
     return FilterVerdict(
         statistics=verdict.statistics,
         mask=verdict.mask,

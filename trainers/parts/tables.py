@@ -94,7 +94,7 @@ class RowTable:
     logprobs: Mapping[str, Float[Tensor, "batch time"]]
     """Log-probabilities of the ids by the name of the policy: behavior, proximal, reference, …"""
     fields: Mapping[str, Float[Tensor, "batch time"]]
-    """Other numbers of each token by name: values, entropy, …"""
+    """Other numbers of each token by name: values, entropy, lag, …"""
 
 
 def to_tokens(

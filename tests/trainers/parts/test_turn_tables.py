@@ -171,12 +171,15 @@ def test_truncated_and_over_turn_filters():
 
 
 def test_stale_masks_tokens_not_trajectories():
-    """Versions 7 7 8 9 trained at 10, at most 2 behind: the first two go."""
-    rows = make_rows([[0, 0, 1, 1]], versions=torch.tensor([[7, 7, 8, 9]]))
-    found = filters.stale(make_table([2]), rows, version=10, max_lag=2, statistics="exclude")
+    """Versions 7 7 8 9 trained at 10, lags 3 3 2 1, at most 2: the first two go."""
+    lag = torch.tensor([[3.0, 3.0, 2.0, 1.0]])
+    rows = make_rows([[0, 0, 1, 1]], fields={"lag": lag})
+    found = filters.stale(make_table([2]), rows, max_lag=2, statistics="exclude")
     assert found.tokens.tolist() == [[False, False, True, True]]
     assert found.mask.all()
     assert found.statistics.all()
+    with pytest.raises(LookupError, match="no 'lag', which 'stale' needs"):
+        filters.stale(make_table([2]), NO_ROWS, max_lag=2, statistics="exclude")
 
 
 def test_mismatch_rejects_by_the_mean_over_all_rows_and_by_a_single_token():
