@@ -39,7 +39,8 @@ class NameWatch:
             return
         for name in sorted(self._missing):
             logger.warning(
-                "no episode of %d updates has earned a turn reward named %r, so it counts nowhere%s",
+                "no episode of %d updates has earned a turn reward named %r, so it counts "
+                "nowhere%s",
                 PATIENCE,
                 name,
                 registry.hint(name, self._known),

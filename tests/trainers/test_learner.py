@@ -284,7 +284,7 @@ def test_a_critic_whose_gradient_is_not_finite_stops_the_step_f12() -> None:
     assert learner.critic is not None
     learner.critic.head.weight.register_hook(lambda gradient: gradient * float("nan"))
     before = [p.detach().clone() for p in learner.model.parameters()]
-    with pytest.raises(DivergedError, match="critic's gradient .* nan; the step was not taken"):
+    with pytest.raises(DivergedError, match=r"critic's gradient .* nan; the step was not taken"):
         learner.update(batch, is_single=False)
     assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True))
     assert all(p.grad is None for p in learner.critic.parameters())

@@ -64,7 +64,8 @@ def gold_answer(
 
     What stands before `{answer}` in the template is context, as the prompt is: the mean is over
     the answer's own ids. What stands after it cannot change their log-probabilities and is left
-    out. A turn without ids, and a task without an answer, asks for nothing. Failed trajectories too.
+    out. A turn without ids, and a task without an answer, asks for nothing; failed trajectories
+    neither.
 
     Args:
         trajectories: The trajectories of the batch, in its order.
