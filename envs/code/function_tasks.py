@@ -8,8 +8,8 @@
 | 4 | a list: pick elements, or change each | keep the elements that are even |
 | 5 | a list: pick, change, then combine | keep the even elements, add 3 to each, return the sum |
 
-Whether a task is held out depends on what the function does, so that no held-out function is asked
-for in training, in whatever words.
+Whether a task is held out depends on the values of the function (`behaviour`), so that no held-out
+function is asked for in training, in whatever words and steps.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from agentgym import seeding
 from agentgym.envs import splits
+from agentgym.envs.code.behaviour import FUNCTION, Function, behaviour, compiled
 from agentgym.envs.code.grading import Case, equal_values
 from agentgym.errors import EnvError
 from agentgym.records import Task
@@ -28,15 +29,12 @@ from agentgym.sandbox.inside.values import decode, encode
 
 ENV_ID = "code/unit-tests-v0"
 REPAIR_ENV_ID = "code/repair-v0"
-FUNCTION = "f"
 SPLITS = splits.SPLITS
 LEVELS = (1, 2, 3, 4, 5)
 HELD_OUT_SHARE = 8
 """One function in so many is held out."""
 PUBLIC_CASES, HIDDEN_CASES = 2, 8
 _LIST_LENGTHS = range(9)
-
-Function = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +49,6 @@ class Program:
     def source(self) -> str:
         """The whole function."""
         return f"def {FUNCTION}(x):\n{self.body}"
-
-
-def compiled(source: str) -> Function:
-    """Return the function that a source of this generator, or a mutant of one, defines."""
-    names: dict[str, Any] = {}
-    exec(compile(source, "<generated>", "exec"), names)
-    return names[FUNCTION]
 
 
 def generate_task(index: int, *, split: str = "train", levels: Sequence[int] = LEVELS) -> Task:
@@ -103,8 +94,9 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_held_out(program: Program) -> bool:
-    """Return whether a function belongs to the held-out split."""
-    return seeding.derive("held out", "code/functions", program.body) % HELD_OUT_SHARE == 0
+    """Return whether a function belongs to the held-out split, as all that do the same."""
+    values = behaviour(program.source, takes_list=program.takes_list)
+    return seeding.derive("held out", "code/functions", values) % HELD_OUT_SHARE == 0
 
 
 def draw_program(rng: random.Random, level: int, split: str) -> Program:

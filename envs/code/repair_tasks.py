@@ -11,15 +11,14 @@ from typing import Any
 
 from agentgym import seeding
 from agentgym.envs import splits
+from agentgym.envs.code.behaviour import FUNCTION, compiled
 from agentgym.envs.code.function_tasks import (
-    FUNCTION,
     LEVELS,
     REPAIR_ENV_ID,
     SPLITS,
     Program,
     cases_of,
     check_levels,
-    compiled,
     draw_program,
     fails_a_case,
     read_cases,

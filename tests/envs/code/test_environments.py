@@ -11,7 +11,14 @@ import pytest
 import agentgym
 from agentgym.env import Action
 from agentgym.envs.code import function_tasks, repair_tasks, shell_tasks
-from agentgym.envs.code.function_tasks import compiled, fails_a_case, generate_task, read_cases
+from agentgym.envs.code.behaviour import behaviour, compiled
+from agentgym.envs.code.function_tasks import (
+    Program,
+    fails_a_case,
+    generate_task,
+    is_held_out,
+    read_cases,
+)
 from agentgym.envs.code.python_tool import WithPython
 from agentgym.envs.code.unit_tests import code_of
 from agentgym.errors import EnvError
@@ -200,6 +207,40 @@ def test_no_held_out_function_is_asked_for_in_training_by_either_environment() -
         return {m.generate_task(n, split=split).answers[0] for m in modules for n in range(300)}
 
     assert solutions("train").isdisjoint(solutions("held_out"))
+
+
+def test_no_held_out_function_has_the_values_of_a_training_one() -> None:
+    """Worked out on arguments of the test's own, wider than what the generator looks at."""
+    numbers = [*range(-60, 61), 999, -5000]
+    rng = random.Random(3)
+    lists = [[], *([n] for n in range(-25, 26))]
+    lists += [[rng.randrange(-15, 16) for _ in range(rng.randrange(2, 9))] for _ in range(80)]
+
+    def functions(module: Any, split: str, count: int, levels: tuple[int, ...]) -> set[str]:
+        found: set[str] = set()
+        for index in range(count):
+            task = module.generate_task(index, split=split, levels=levels)
+            function = compiled(task.answers[0])
+            found.add(repr([function(x) for x in (lists if task.difficulty >= 4 else numbers)]))
+        return found
+
+    train = functions(function_tasks, "train", 1000, (1, 2, 3, 4, 5))
+    train |= functions(repair_tasks, "train", 200, (1, 2, 3, 4, 5))
+    held_out = functions(function_tasks, "held_out", 200, (1, 2, 3, 4, 5))
+    assert len(held_out) > 90
+    assert train.isdisjoint(held_out)
+
+
+def test_functions_of_one_behaviour_are_of_one_split() -> None:
+    same = [
+        ("    return x + 17", "    y = x + 5\n    return y + 12", False),
+        ("    return [y for y in x if y > 3]", "    return [y for y in x if y >= 4]", True),
+    ]
+    for one, other, takes_list in same:
+        programs = [Program(words="", body=body, takes_list=takes_list) for body in (one, other)]
+        assert is_held_out(programs[0]) == is_held_out(programs[1])
+        texts = {behaviour(p.source, takes_list=takes_list) for p in programs}
+        assert len(texts) == 1
 
 
 @pytest.mark.parametrize("level", function_tasks.LEVELS)
