@@ -14,6 +14,7 @@ function is asked for in training, in whatever words and steps.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,16 @@ from typing import Any
 
 from agentgym import seeding
 from agentgym.envs import splits
-from agentgym.envs.code.behaviour import FUNCTION, Function, behaviour, compiled
+from agentgym.envs.code.behaviour import (
+    FUNCTION,
+    Function,
+    behaviour,
+    compiled,
+    probes,
+    shown_values,
+)
 from agentgym.envs.code.grading import Case, equal_values
+from agentgym.envs.code.mutations import mutants
 from agentgym.errors import EnvError
 from agentgym.records import Task
 from agentgym.sandbox.inside.values import decode, encode
@@ -34,7 +43,11 @@ LEVELS = (1, 2, 3, 4, 5)
 HELD_OUT_SHARE = 8
 """One function in so many is held out."""
 PUBLIC_CASES, HIDDEN_CASES = 2, 8
-_LIST_LENGTHS = range(9)
+_LIST_LENGTHS = range(2, 9)
+_MOST_DRAWS = 50
+"""Draws of test inputs; a function that no draw tells from its mutants is not asked for."""
+_EDGE_SHARE = 0.3
+"""Elements of lists that stand at an edge of the condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +57,8 @@ class Program:
     words: str
     body: str
     takes_list: bool = False
+    edges: tuple[int, ...] = ()
+    """Numbers around which its condition changes."""
 
     @property
     def source(self) -> str:
@@ -109,10 +124,8 @@ def draw_program(rng: random.Random, level: int, split: str) -> Program:
 
 def cases_of(program: Program) -> dict[str, Any]:
     """Return the payload's test cases: the same ones each time for one function."""
-    rng = seeding.rng("cases", program.body)
-    inputs = _inputs(rng, program, PUBLIC_CASES + HIDDEN_CASES)
     function = compiled(program.source)
-    rows = [encode([value, function(value)]) for value in inputs]
+    rows = [encode([value, function(value)]) for value in _telling_inputs(program)]
     return {"public": rows[:PUBLIC_CASES], "hidden": rows[PUBLIC_CASES:]}
 
 
@@ -144,16 +157,60 @@ def fails_a_case(function: Function, cases: Sequence[Case]) -> Case | None:
 # -------------------------------------------------------------------------------- drawing
 
 
-def _inputs(rng: random.Random, program: Program, count: int) -> list[Any]:
-    if not program.takes_list:
-        # Both signs, zero and a boundary are always among them.
-        return [*rng.sample(range(-20, 21), count - 1), rng.randrange(100, 1000)]
-    lengths = [*rng.sample(_LIST_LENGTHS[2:], 2), 0, 1, *rng.choices(_LIST_LENGTHS[2:], k=count)]
-    return [[rng.randrange(-12, 13) for _ in range(length)] for length in lengths[:count]]
+@functools.lru_cache(maxsize=256)
+def _telling_inputs(program: Program) -> tuple[Any, ...]:
+    """Return the arguments of the tests, public ones first; nothing if none tell enough.
+
+    Each mutant of the function that does something else does so on a hidden one.
+    """
+    rng = seeding.rng("cases", program.body)
+    usual = behaviour(program.source, takes_list=program.takes_list)
+    arguments = probes(takes_list=program.takes_list)
+    rivals = [compiled(source) for source in mutants(program.source)]
+    rivals = [rival for rival in rivals if shown_values(rival, arguments) != usual]
+    function = compiled(program.source)
+    draw = _lists if program.takes_list else _numbers
+    for _ in range(_MOST_DRAWS):
+        public, hidden = draw(rng, program.edges)
+        values = shown_values(function, hidden)
+        if all(shown_values(rival, hidden) != values for rival in rivals):
+            return (*public, *hidden)
+    return ()
+
+
+def _numbers(rng: random.Random, edges: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """Return public and hidden arguments; zero, both signs, edges and a large one are hidden."""
+    signs = (rng.randrange(-20, -6), 0, rng.randrange(7, 21))
+    hidden = list(dict.fromkeys((*edges, *signs, rng.randrange(100, 1000))))
+    others = [number for number in range(-20, 21) if number not in hidden]
+    rng.shuffle(others)
+    missing = HIDDEN_CASES - len(hidden)
+    hidden += others[:missing]
+    rng.shuffle(hidden)
+    return others[missing : missing + PUBLIC_CASES], hidden
+
+
+def _lists(rng: random.Random, edges: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """Return public and hidden arguments: each edge, and a list of none and of one, are hidden."""
+    count = HIDDEN_CASES - 2
+    lengths = [*rng.sample(_LIST_LENGTHS, PUBLIC_CASES), *rng.choices(_LIST_LENGTHS, k=count)]
+    drawn = [[_element(rng, edges) for _ in range(length)] for length in lengths]
+    public, hidden = drawn[:PUBLIC_CASES], drawn[PUBLIC_CASES:]
+    for some, edge in zip(hidden, edges, strict=False):
+        some[rng.randrange(len(some))] = edge
+    hidden += [[], [_element(rng, edges)]]
+    rng.shuffle(hidden)
+    return public, hidden
+
+
+def _element(rng: random.Random, edges: Sequence[int]) -> int:
+    return rng.choice(edges) if edges and rng.random() < _EDGE_SHARE else rng.randrange(-12, 13)
 
 
 def _does_something(program: Program) -> bool:
-    """Whether a function is told from the identity and from a constant by its hidden tests."""
+    """Whether hidden tests tell a function from the identity, a constant and its own mutants."""
+    if not _telling_inputs(program):
+        return False
     hidden = read_cases(cases_of(program)["hidden"])
     values = [case.expected for case in hidden]
     is_identity = all(case.expected == case.arguments[0] for case in hidden)
@@ -166,6 +223,7 @@ class _Step:
 
     words: str
     expression: str
+    edges: tuple[int, ...] = ()
 
 
 def _step(rng: random.Random, most: int = 99) -> _Step:
@@ -183,13 +241,16 @@ def _step(rng: random.Random, most: int = 99) -> _Step:
 def _condition(rng: random.Random) -> _Step:
     number = rng.randrange(-6, 7)
     divisor = rng.randrange(2, 6)
+    around = (number - 1, number, number + 1)
+    # Multiples of either sign, and what is next to one.
+    multiples = (-divisor, divisor, divisor + 1, 2 * divisor)
     return rng.choice(
         (
-            _Step(f"greater than {number}", f"{{x}} > {number}"),
-            _Step(f"less than {number}", f"{{x}} < {number}"),
-            _Step(f"at least {number}", f"{{x}} >= {number}"),
-            _Step(f"divisible by {divisor}", f"{{x}} % {divisor} == 0"),
-            _Step(f"not divisible by {divisor}", f"{{x}} % {divisor} != 0"),
+            _Step(f"greater than {number}", f"{{x}} > {number}", around),
+            _Step(f"less than {number}", f"{{x}} < {number}", around),
+            _Step(f"at least {number}", f"{{x}} >= {number}", around),
+            _Step(f"divisible by {divisor}", f"{{x}} % {divisor} == 0", multiples),
+            _Step(f"not divisible by {divisor}", f"{{x}} % {divisor} != 0", multiples),
         )
     )
 
@@ -212,25 +273,30 @@ def _draw_2(rng: random.Random) -> Program:
 
 def _draw_3(rng: random.Random) -> Program:
     test, first, second = _condition(rng), _step(rng, 20), _step(rng, 20)
+    while second == first:  # else there would be no choice
+        second = _step(rng, 20)
     return Program(
         words=f"if x is {test.words}, {first.words.format(x='x')}, "
         f"otherwise {second.words.format(x='x')}",
         body=f"    if {test.expression.format(x='x')}:\n"
         f"        return {first.expression.format(x='x')}\n"
         f"    return {second.expression.format(x='x')}",
+        edges=test.edges,
     )
 
 
 def _draw_4(rng: random.Random) -> Program:
+    edges: tuple[int, ...] = ()
     if rng.random() < 0.5:
         test = _condition(rng)
+        edges = test.edges
         words = f"keep the elements of the list x that are {test.words}"
         body = f"    return [y for y in x if {test.expression.format(x='y')}]"
     else:
         step = _step(rng, 20)
         words = f"for each element of the list x, {step.words.format(x='it')}"
         body = f"    return [{step.expression.format(x='y')} for y in x]"
-    return Program(words=words, body=body, takes_list=True)
+    return Program(words=words, body=body, takes_list=True, edges=edges)
 
 
 def _draw_5(rng: random.Random) -> Program:
@@ -250,6 +316,7 @@ def _draw_5(rng: random.Random) -> Program:
         body=f"    z = [{step.expression.format(x='y')} for y in x "
         f"if {test.expression.format(x='y')}]\n    return {expression}",
         takes_list=True,
+        edges=test.edges,
     )
 
 

@@ -11,14 +11,16 @@ import pytest
 import agentgym
 from agentgym.env import Action
 from agentgym.envs.code import function_tasks, repair_tasks, shell_tasks
-from agentgym.envs.code.behaviour import behaviour, compiled
+from agentgym.envs.code.behaviour import behaviour, compiled, shown_values
 from agentgym.envs.code.function_tasks import (
     Program,
+    cases_of,
     fails_a_case,
     generate_task,
     is_held_out,
     read_cases,
 )
+from agentgym.envs.code.mutations import mutants
 from agentgym.envs.code.python_tool import WithPython
 from agentgym.envs.code.unit_tests import code_of
 from agentgym.errors import EnvError
@@ -224,8 +226,8 @@ def test_no_held_out_function_has_the_values_of_a_training_one() -> None:
             found.add(repr([function(x) for x in (lists if task.difficulty >= 4 else numbers)]))
         return found
 
-    train = functions(function_tasks, "train", 1000, (1, 2, 3, 4, 5))
-    train |= functions(repair_tasks, "train", 200, (1, 2, 3, 4, 5))
+    train = functions(function_tasks, "train", 600, (1, 2, 3, 4, 5))
+    train |= functions(repair_tasks, "train", 100, (1, 2, 3, 4, 5))
     held_out = functions(function_tasks, "held_out", 200, (1, 2, 3, 4, 5))
     assert len(held_out) > 90
     assert train.isdisjoint(held_out)
@@ -252,6 +254,44 @@ def test_solutions_pass_their_tests_and_other_functions_do_not(level: int) -> No
         assert fails_a_case(compiled(task.answers[0]), hidden) is None
         for constant in ("lambda x: 0", "lambda x: x", "lambda x: []"):
             assert fails_a_case(eval(constant), hidden) is not None
+
+
+@pytest.mark.parametrize("level", function_tasks.LEVELS)
+def test_every_small_fault_fails_a_hidden_test(level: int) -> None:
+    """Faults that show on any of the test's own arguments, which are wider than the generator's."""
+    rng = random.Random(9)
+    lists = [[], *([n] for n in range(-25, 26))]
+    lists += [[rng.randrange(-15, 16) for _ in range(rng.randrange(2, 9))] for _ in range(80)]
+    arguments: list[Any] = lists if level >= 4 else [*range(-40, 41), 500]
+    faults = 0
+    for number in range(60):
+        task = generate_task(number, levels=[level])
+        hidden = read_cases(task.payload["hidden"])
+        usual = shown_values(compiled(task.answers[0]), arguments)
+        for source in mutants(task.answers[0]):
+            function = compiled(source)
+            if shown_values(function, arguments) != usual:
+                faults += 1
+                assert fails_a_case(function, hidden) is not None, (task.answers[0], source)
+    assert faults >= 200
+
+
+def test_hidden_tests_hold_the_boundary_both_signs_and_zero() -> None:
+    body = "    if x >= 4:\n        return x + 2\n    return x * 3"
+    cases = cases_of(Program(words="", body=body, edges=(3, 4, 5)))
+    inputs = [case.arguments[0] for case in read_cases(cases["hidden"])]
+    assert {0, 3, 4, 5} < set(inputs)
+    assert min(inputs) < 0
+    assert max(inputs) >= 100
+    public = [case.arguments[0] for case in read_cases(cases["public"])]
+    assert len({*inputs, *public}) == 10
+
+
+def test_choices_are_between_two_different_steps() -> None:
+    for number in range(400):
+        source = generate_task(number, levels=[3]).answers[0]
+        first, second = (line.strip() for line in source.splitlines() if "return" in line)
+        assert first != second
 
 
 def test_broken_functions_fail_the_first_public_test() -> None:
