@@ -26,8 +26,8 @@ def test_a_name_that_never_comes_is_said_once_with_the_nearest(
         for _ in range(2 * PATIENCE):
             subject.see([])
     assert caplog.messages == [
-        f"no episode of 10 updates has earned a turn reward named {name}, so it counts nowhere {end}"
-        for name, end in [("'form'", "(known: tool)"), ("'tol'", "(did you mean 'tool'?)")]
+        f"no episode of 10 updates has earned a turn reward named {name}, so it counts nowhere{end}"
+        for name, end in [("'form'", " (known: tool)"), ("'tol'", " (did you mean 'tool'?)")]
     ]
 
 

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from agentgym.trainers.parts.registry import Need, part
 
+LARGEST_K3 = 10.0
+"""exp(-d) grows without bound where the policy left the anchor: a few tokens would be the loss."""
+
 Estimator = Literal["k1", "k2", "k3", "k1_ratio", "k3_ratio"]
 
 
@@ -22,10 +25,10 @@ def kl_estimate(
 ) -> Float[Tensor, "*shape"]:
     """Return a sample's estimate of KL(policy | anchor), from d = log policy - log anchor.
 
-    k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d. As a loss, in expectation over the policy's own
-    samples: k1 has no gradient; k2 has the gradient of the KL; k3 has that of the reverse KL;
-    k1_ratio and k3_ratio, multiplied with policy / detached policy, have the gradient of the KL
-    and the value of k1 and k3.
+    k1 = d, k2 = d^2 / 2, k3 = min(exp(-d) - 1 + d, 10). As a loss, in expectation over the
+    policy's own samples: k1 has no gradient; k2 has the gradient of the KL; k3 has that of the
+    reverse KL, up to its bound; k1_ratio and k3_ratio, multiplied with policy / detached policy, have the gradient of the KL
+    and the value of k1 and k3, the latter without its bound.
 
     Args:
         log_ratio: d, with the policy's gradient.
@@ -44,7 +47,8 @@ def kl_estimate(
     if estimator == "k1_ratio":
         return ratio * d
     k3 = (-d).exp() - 1 + d
-    return k3 if estimator == "k3" else ratio * k3
+    # Not in the ratio's form: cut, its gradient (d times the score) would change its sign.
+    return k3.clamp(max=LARGEST_K3) if estimator == "k3" else ratio * k3
 
 
 def _kl_needs(parameters: Mapping[str, Any]) -> tuple[Need, ...]:

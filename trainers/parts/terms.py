@@ -220,7 +220,8 @@ def normalise(
         ddof: 1 for the sample, 0 for the population deviation.
         eps: Added to the deviation.
         variance_eps: Added to the variance, under the root.
-        floor: A range of raw values up to this counts as no variance: the result is exactly 0.
+        floor: A range of raw values up to this counts as no variance: the result is exactly 0,
+            except where nothing is taken off and nothing divides.
         singleton: Result of a value that is alone in its cell: 0, or the value itself.
         source_rows: Whose values form the statistics: all, or on-policy trajectories only.
 
@@ -239,7 +240,7 @@ def normalise(
         freedom = (statistics.count - ddof).clamp(min=1)
         deviation = (statistics.squares / freedom + variance_eps).sqrt()
         centred = centred / (deviation + eps)
-    if centre != "none":
+    if centre != "none" or scale != "none":
         centred = torch.where(statistics.spread <= floor, torch.zeros_like(centred), centred)
     alone = statistics.count <= 1
     single = x if singleton == "keep" else torch.zeros_like(x)

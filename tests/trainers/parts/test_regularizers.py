@@ -67,6 +67,21 @@ def test_large_gap_is_finite_in_value_and_gradient_f11(estimator, gap):
     assert d.grad.isfinite().all()
 
 
+def test_k3_is_at_most_ten_in_the_loss():
+    """exp(2) - 1 - 2 = 4.389; exp(3) - 1 - 3 = 16.09 and exp(20) - 21 are cut, without gradient.
+
+    k3_ratio keeps its size: cut, its gradient, d times the score, would change its sign.
+    """
+    d = torch.tensor([-2.0, -3.0, -20.0, 11.5], dtype=F64, requires_grad=True)
+    value = kl_estimate(d, estimator="k3", log_bound=20.0)
+    assert value.tolist() == pytest.approx([4.389056, 10.0, 10.0, 10.0])
+    value.sum().backward()
+    assert d.grad.tolist() == pytest.approx([1 - 7.389056, 0.0, 0.0, 0.0])
+    own = torch.tensor([-3.0], dtype=F64, requires_grad=True)
+    kl_estimate(own, estimator="k3_ratio", log_bound=20.0).sum().backward()
+    assert own.grad.tolist() == pytest.approx([-3.0])
+
+
 def test_log_bound_holds_before_the_square():
     d = torch.tensor([3.0, -3.0])
     assert kl_estimate(d, estimator="k2", log_bound=2.0).tolist() == [2.0, 2.0]

@@ -142,6 +142,14 @@ def test_floor_compares_the_range_and_the_boundary_counts_as_flat():
     assert normalise([0.0, 0.5], floor=0.499)[0] < 0
 
 
+def test_floor_holds_without_a_baseline_too_where_a_deviation_divides_f6():
+    # 1 / (0 + 1e-6) would be a million.
+    assert normalise([1.0, 1.0, 1.0], centre="none") == [0.0] * 3
+    # Nothing divides: the values are what they are.
+    assert normalise([1.0, 1.0, 1.0], centre="none", scale="none") == [1.0] * 3
+    check(normalise([1.0, 0.0], centre="none", ddof=0, eps=0.5), [1.0, 0.0])
+
+
 def test_variance_eps_goes_under_the_root():
     # (1, 0): population variance 0.25; 0.5 / (sqrt(0.25 + 0.11) + 0.4) = 0.5
     check(normalise([1.0, 0.0], ddof=0, variance_eps=0.11, eps=0.4), [0.5, -0.5])
