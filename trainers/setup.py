@@ -58,6 +58,9 @@ _CORPUS_EPISODES = 512
 
 _NOT_GIVEN = frozenset({Need.TEACHER, Need.TOP_K, Need.SUM_PI_SQ})
 
+_STANDS_FOR = {"sampler": "uniform", "rollout": "group", "mixer": "none", "schedule": "joint"}
+"""Slots whose one part the loop does itself, without a call: it would ignore another."""
+
 WARM_START = "warmstart"
 """Folder in a run's folder: the policy after its warm start."""
 
@@ -127,6 +130,8 @@ def _refuse_what_is_missing(preset: Preset) -> None:
         ConfigError: With the part's slot and what it asks for.
     """
     missing = sorted(need.value for need in preset.needs & _NOT_GIVEN)
+    chosen = {slot: getattr(preset, slot).part for slot in _STANDS_FOR}
+    missing += [f"{slot} {part!r}" for slot, part in chosen.items() if part != _STANDS_FOR[slot]]
     if preset.controllers:
         missing.append("controllers")
     if preset.group_objective is not None:
