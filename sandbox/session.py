@@ -19,6 +19,11 @@ SHARED_IMPORT = "from agentgym.sandbox.inside.values import decode, encode\n"
 """Line of the program in the box for which the module itself is put in front."""
 
 UNREADABLE = "the returned value cannot be read"
+_DECODING_ERRORS = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError),
+    ArithmeticError,  # a complex number made of integers beyond every float
+)
+"""What `decode` raises on an answer that the code in the box wrote itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +172,7 @@ class PythonSession:
         else:
             try:
                 value = decode(answer["value"])
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            except _DECODING_ERRORS:
                 return CallResult(problem=UNREADABLE, wall_s=reply.wall_s)
         return CallResult(value=value, problem=problem, answer=answer, wall_s=reply.wall_s)
 
@@ -224,7 +229,11 @@ def _answer(reply: Reply) -> dict[str, Any] | None:
         answer = json.loads(reply.message)
     except (ValueError, RecursionError):
         return None
-    return answer if isinstance(answer, dict) else None
+    if not isinstance(answer, dict):
+        return None
+    # Names and texts are shown: what is no text was not written by the session.
+    shown = (answer[key] for key in ("raised", "text") if key in answer)
+    return answer if all(isinstance(text, str) for text in shown) else None
 
 
 def _clean(code: str) -> str:

@@ -47,6 +47,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::agentgym.sandbox.subprocess.Uns
         ({1, 2}, {2, 1}, True),
         ("a", "a", True),
         ("1", 1, False),
+        (10**400, 1.0, False),  # beyond every float: isclose would raise
+        ([-(10**400)], [1.0], False),
+        ({"a": 10**5000}, {"a": 1}, False),
+        (10**400, 10**400, True),
     ],
 )
 def test_equal_values_by_hand(value: object, expected: object, is_equal: bool) -> None:
@@ -143,6 +147,66 @@ def test_attacks_on_the_tests_fail_them(sandbox: str, attack: str) -> None:
         pytest.skip("nothing isolates: it would end this test run")
     code = attack_code(attack, "f")
     assert not verdict(sandbox, code).is_pass
+    assert not program_verdict(sandbox, code).is_pass
+
+
+FORGE = """
+import sys, os
+def f(*args):
+    frame = sys._getframe()
+    while frame and "request" not in frame.f_locals: frame = frame.f_back
+    marker = frame.f_locals["request"]["marker"]
+    os.write(frame.f_back.f_locals["self"].answers, (marker + "<" + {text} + marker + ">").encode())
+"""
+HUGE = "'1' + '0' * 400"
+UNREADABLE_VALUES = {
+    "a huge integer": "def f(*a): return 10**400",
+    "one of more digits than are read": "def f(*a): return 10**6000",
+    "a deep list": "def f(*a):\n    x = []\n    for _ in range(150): x = [x]\n    return x",
+    "a list too deep": "def f(*a):\n    x = []\n    for _ in range(9999): x = [x]\n    return x",
+    "a list in itself": "def f(*a):\n    x = []\n    x.append(x)\n    return x",
+    "an integer that refuses": "class I(int):\n    def __int__(s): raise OSError\n"
+    "    def __index__(s): raise OSError\ndef f(*a): return I(3)",
+    "a list that refuses": "class L(list):\n    def __iter__(s): raise OSError\n"
+    "def f(*a): return L([3])",
+    "a complex of huge integers": FORGE.format(
+        text='\'{"value": {"!": "complex", "v": [\' + ' + HUGE + " + ', 0]}}'"
+    ),
+    "an exception with a list for a name": FORGE.format(
+        text="'{\"raised\": ' + '[' * 300 + ']' * 300 + '}'"
+    ),
+    "no JSON": FORGE.format(text="'{'"),
+    "brackets": FORGE.format(text="'[' * 100000"),
+    "no object": FORGE.format(text="'7'"),
+    "a value of no kind": FORGE.format(text='\'{"value": {"!": [], "v": 1}}\''),
+    "bytes that are none": FORGE.format(text='\'{"value": {"!": "bytes", "v": "xy"}}\''),
+}
+FLOATS = (Case(arguments=(2,), expected=5.0), Case(arguments=(-1,), expected=[1.5]))
+NESTED = "def check(candidate):\n    assert candidate(candidate(2)) == candidate([candidate(2)])\n"
+
+
+@pytest.mark.parametrize("kind", UNREADABLE_VALUES)
+def test_what_cannot_be_read_is_a_wrong_answer_and_no_fault_of_the_machine(
+    sandbox: str, kind: str
+) -> None:
+    code = UNREADABLE_VALUES[kind]
+    for cases in (CASES, FLOATS):
+        assert not verdict(sandbox, code, cases).is_pass
+    assert program_verdict(sandbox, code, TESTS).problem
+    assert not program_verdict(sandbox, code, NESTED.replace("==", "!= 7 and 3 ==")).is_pass
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02])
+def test_a_program_that_ends_between_two_calls_is_a_wrong_answer(
+    sandbox: str, delay_s: float
+) -> None:
+    code = (
+        "import os, threading, time\n"
+        f"def end():\n    time.sleep({delay_s})\n    os._exit(0)\n"
+        "def f(x):\n    threading.Thread(target=end).start()\n    return 5\n"
+    )
+    cases = (CASES[0],) * 40 + (CASES[1],)
+    assert not verdict(sandbox, code, cases).is_pass
     assert not program_verdict(sandbox, code).is_pass
 
 
