@@ -27,8 +27,8 @@ def kl_estimate(
 
     k1 = d, k2 = d^2 / 2, k3 = min(exp(-d) - 1 + d, 10). As a loss, in expectation over the
     policy's own samples: k1 has no gradient; k2 has the gradient of the KL; k3 has that of the
-    reverse KL, up to its bound; k1_ratio and k3_ratio, multiplied with policy / detached policy, have the gradient of the KL
-    and the value of k1 and k3, the latter without its bound.
+    reverse KL, up to its bound; k1_ratio and k3_ratio, multiplied with policy / detached policy,
+    have the gradient of the KL and the value of k1 and k3, the latter without its bound.
 
     Args:
         log_ratio: d, with the policy's gradient.
