@@ -27,6 +27,12 @@ INSIDE_UID = 65534
 ENTER_AND_RUN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
 """Enters the control groups while still root, then becomes the next program."""
 
+_ACCOUNTS = (
+    ("passwd", b"box:x:65534:65534::/box:/bin/sh\n"),
+    ("group", b"box:x:65534:\n"),
+)
+"""What programs in the box are told about its one user."""
+
 _group_numbers = itertools.count()
 
 
@@ -59,34 +65,33 @@ class BubblewrapSandbox(SupervisedSandbox):
         bwrap = find_bwrap()
         program = seccomp.filter_program()
         python = box_python()
-        descriptors = {
-            "seccomp": memory_file(program),
-            "passwd": memory_file(b"box:x:65534:65534::/box:/bin/sh\n"),
-            "group": memory_file(b"box:x:65534:\n"),
-        }
-        diagnosis = memory_file(b"")
-        try:
-            argv = [*self._entry_argv(), bwrap, *self._bwrap_flags(descriptors, python)]
-            argv += ["--", *supervisor_argv(python)]
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=diagnosis,
-                pass_fds=tuple(descriptors.values()),
-                env={},  # else /proc/1/environ of the box shows the host's
-                cwd="/",
-                start_new_session=True,
-            )
-        except BaseException as error:
-            os.close(diagnosis)
-            await self._release()
-            if isinstance(error, OSError):
-                raise InfrastructureError(f"cannot start bubblewrap: {error}") from error
-            raise
-        finally:
-            for descriptor in descriptors.values():
-                os.close(descriptor)
+        with contextlib.ExitStack() as inherited:  # closed here once the box has them
+            diagnosis = -1
+            try:
+                descriptors = {
+                    name: _inherited(inherited, data)
+                    for name, data in (("seccomp", program), *_ACCOUNTS)
+                }
+                diagnosis = memory_file(b"")
+                argv = [*self._entry_argv(), bwrap, *self._bwrap_flags(descriptors, python)]
+                argv += ["--", *supervisor_argv(python)]
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=diagnosis,
+                    pass_fds=tuple(descriptors.values()),
+                    env={},  # else /proc/1/environ of the box shows the host's
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except BaseException as error:
+                if diagnosis >= 0:
+                    os.close(diagnosis)
+                await self._release()
+                if isinstance(error, OSError):
+                    raise InfrastructureError(f"cannot start bubblewrap: {error}") from error
+                raise
         return InnerProcessChannel(process, diagnosis)
 
     def _entry_argv(self) -> list[str]:
@@ -131,6 +136,12 @@ class BubblewrapSandbox(SupervisedSandbox):
             await group.remove()
         if uid is not None:
             uid.release()
+
+
+def _inherited(stack: contextlib.ExitStack, data: bytes) -> int:
+    descriptor = memory_file(data)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 @functools.cache

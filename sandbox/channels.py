@@ -114,8 +114,12 @@ class InnerProcessChannel(ProcessChannel):
 def memory_file(data: bytes) -> int:
     """Return a descriptor of an anonymous file that holds `data`, to be read from its start."""
     descriptor = os.memfd_create("agentgym-box")
-    os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -13,6 +13,9 @@ from agentgym.errors import InfrastructureError, SandboxError
 from agentgym.sandbox.base import Sandbox
 from agentgym.sandbox.session import PythonSession
 
+_BOX_FAILURES = (InfrastructureError, SandboxError, OSError)
+"""What costs one box and not the pool; an OSError is the machine's, of descriptors or memory."""
+
 
 class Lease:
     """A box for the time of one episode, with a Python session in it."""
@@ -150,7 +153,7 @@ class SandboxPool:
             lease = self._idle.popleft()
             try:
                 await lease.box.ping()
-            except (InfrastructureError, SandboxError):
+            except _BOX_FAILURES:
                 await self._drop(lease.box)
             except BaseException:
                 await asyncio.shield(self._drop(lease.box))
@@ -171,15 +174,17 @@ class SandboxPool:
         self._boxes.add(box)
         try:
             await box.start()
-        except BaseException:
+        except BaseException as error:
             await asyncio.shield(self._drop(box))
+            if isinstance(error, OSError):
+                raise InfrastructureError(f"cannot start a box: {error}") from error
             raise
         return box
 
     async def _warm_up(self) -> None:
         try:
             # A failure shows again where it can be told: at the next lease.
-            with contextlib.suppress(InfrastructureError, SandboxError):
+            with contextlib.suppress(*_BOX_FAILURES):
                 await self._put_back(await self._new_box())
         finally:
             self._slots.release()
@@ -196,7 +201,7 @@ class SandboxPool:
             if reset:
                 await box.reset()
             lease = await self._prepared(box)
-        except (InfrastructureError, SandboxError):
+        except _BOX_FAILURES:
             await self._drop(box)
         except BaseException:
             await asyncio.shield(self._drop(box))
@@ -206,7 +211,7 @@ class SandboxPool:
 
     async def _drop(self, box: Sandbox) -> None:
         # A failing clean-up must not hide why the box is dropped, nor keep its slot.
-        with contextlib.suppress(InfrastructureError, SandboxError, OSError):
+        with contextlib.suppress(*_BOX_FAILURES):
             await box.aclose()
         self._boxes.discard(box)
 

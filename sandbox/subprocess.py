@@ -61,9 +61,10 @@ class SubprocessSandbox(SupervisedSandbox):
     async def _launch(self) -> Channel:
         if sys.platform != "linux":
             raise SandboxUnavailableError("sandboxes need Linux")
-        self.work_dir = tempfile.mkdtemp(prefix=owned_name(FOLDER_PREFIX) + "-")
-        diagnosis = memory_file(b"")
+        diagnosis = -1
         try:
+            self.work_dir = tempfile.mkdtemp(prefix=owned_name(FOLDER_PREFIX) + "-")
+            diagnosis = memory_file(b"")
             process = await asyncio.create_subprocess_exec(
                 *supervisor_argv(sys.executable),
                 stdin=asyncio.subprocess.PIPE,
@@ -74,7 +75,8 @@ class SubprocessSandbox(SupervisedSandbox):
                 start_new_session=True,
             )
         except OSError as error:
-            os.close(diagnosis)
+            if diagnosis >= 0:
+                os.close(diagnosis)
             await self._release()
             raise InfrastructureError(f"cannot start Python: {error}") from error
         return ProcessChannel(process, diagnosis)

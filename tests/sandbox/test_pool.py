@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import InfrastructureError, SandboxError
+from agentgym.sandbox import bubblewrap
+from agentgym.sandbox.channels import memory_file
 from agentgym.sandbox.null import NullSandbox
 from agentgym.sandbox.pool import SandboxPool
 
@@ -163,6 +167,61 @@ async def test_a_box_that_cannot_be_reset_is_dropped_and_frees_its_place() -> No
         assert pool.live_boxes == 0
     assert len(boxes) == 3
     assert all(box.is_closed for box in boxes)
+
+
+async def test_an_oserror_in_the_background_costs_one_box_and_not_the_pool() -> None:
+    """Out of descriptors while a box is reset, or while one is warmed: the next lease works."""
+    lack = OSError(errno.EMFILE, "too many open files")
+    errors: list[dict[str, Exception]] = [{"start_error": lack}, {"reset_error": lack}, {}]
+    boxes: list[NullSandbox] = []
+
+    def make() -> NullSandbox:
+        boxes.append(NullSandbox(**errors[len(boxes)]))
+        return boxes[-1]
+
+    async with SandboxPool(make, size=1, warm=1) as pool:
+        await settle(pool)
+        for number in (1, 2):
+            async with pool.lease() as lease:
+                assert lease.box is boxes[number]
+            await settle(pool)
+    assert [box.is_closed for box in boxes] == [True, True, True]
+
+
+async def test_an_oserror_at_the_start_of_a_lease_is_the_machines() -> None:
+    def make() -> NullSandbox:
+        return NullSandbox(start_error=OSError(errno.EMFILE, "too many open files"))
+
+    async with SandboxPool(make, size=1, warm=0) as pool:
+        with pytest.raises(InfrastructureError, match=r"cannot start a box.*too many open files"):
+            await pool.acquire(timeout_s=5)
+        assert pool.live_boxes == 0
+
+
+@pytest.mark.parametrize("working", range(4))
+async def test_a_launch_that_lacks_descriptors_leaves_none_open(
+    working: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three files for bubblewrap and one for its diagnosis: the one after `working` fails."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    made: list[int] = []
+
+    def failing(data: bytes) -> int:
+        if len(made) == working:
+            raise OSError(errno.EMFILE, "too many open files")
+        made.append(memory_file(data))
+        return made[-1]
+
+    monkeypatch.setattr(bubblewrap, "memory_file", failing)
+    box = bubblewrap.BubblewrapSandbox()
+    with pytest.raises(InfrastructureError, match="cannot start bubblewrap"):
+        await box.start()
+    await box.aclose()
+    assert len(made) == working
+    for descriptor in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 async def test_a_box_that_does_not_start_frees_its_place() -> None:
