@@ -12,15 +12,17 @@ Rules where graders differ:
 - `50\%` answers 50 %, 0.5, and 50 too where that is no probability; a unit that one side leaves
   out makes no difference, two known units that differ do;
 - `3:4` is 3/4 and 6:8, but a time of day is itself only;
-- a sum or product that is still to be worked out does not answer a plain number.
+- a sum or product that is still to be worked out does not answer a plain number, however written.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from agentgym.envs.math import numerals
 from agentgym.envs.math.extraction import extract_answer
 from agentgym.envs.math.latex import normalize
 from agentgym.envs.math.rationals import format_number
@@ -36,6 +38,7 @@ from agentgym.envs.math.values import (
     Words,
     read_values,
 )
+from agentgym.envs.math.worked_out import decimals_as_fractions, is_worked_out
 from agentgym.errors import TaskError
 
 
@@ -149,6 +152,8 @@ def _formulas(value: Value) -> list[Formula]:
     return []
 
 
+_VARIABLE = re.compile(r"(?<![\\a-zA-Z])(?![ei](?![a-zA-Z]))[a-zA-Z]")
+"""A letter that is no command and neither e nor i."""
 _FAILED = {
     Verdict.TIMEOUT: Reason.TIMEOUT,
     Verdict.TOO_LARGE: Reason.TOO_LARGE,
@@ -219,7 +224,30 @@ class _Comparison:
         return is_equal
 
     def _same_formula(self, gold: Value, answer: Value) -> bool:
-        return self._ask(_latex(gold), _latex(answer))
+        if not self._ask(_latex(gold), _latex(answer)):
+            return False
+        if isinstance(gold, Exact) and isinstance(answer, Formula) and gold.is_finished:
+            return self._is_result(gold, answer)
+        return True
+
+    def _is_result(self, gold: Exact, answer: Formula) -> bool:
+        """Return whether a formula that equals a number is one value, not a sum or product."""
+        last, is_true = self._last_side(gold, answer.text)
+        if not is_true:
+            return False
+        if numerals.is_finished(last) or is_worked_out(last):
+            return True
+        # Of an irrational number a decimal is the rounded value, and a sum may be all there is.
+        if gold.is_decimal and not self._ask(_fraction(gold), decimals_as_fractions(last)):
+            return True
+        self.reason = Reason.UNFINISHED
+        return False
+
+    def _last_side(self, gold: Exact, text: str) -> tuple[str, bool]:
+        """Return what follows the last equals sign; False if a side without letters differs."""
+        *sides, last = (side.strip() for side in text.split("="))
+        plain = [side for side in sides if side and _VARIABLE.search(side) is None]
+        return last, all(self._ask(_latex(gold), side) for side in plain)
 
     def _ask(self, gold: str, answer: str) -> bool:
         self.path = Path.SYMBOLIC
@@ -268,9 +296,15 @@ def _latex(value: Value) -> str:
     if not isinstance(value, Exact):
         assert isinstance(value, Formula | Words)
         return value.text
-    number = value.value / 100 if value.is_percent else value.value
-    if value.is_decimal:
-        return _decimal(number)
+    return _decimal(_amount(value)) if value.is_decimal else _fraction(value)
+
+
+def _amount(value: Exact) -> Fraction:
+    return value.value / 100 if value.is_percent else value.value
+
+
+def _fraction(value: Exact) -> str:
+    number = _amount(value)
     numerator, slash, denominator = format_number(number).partition("/")
     return rf"\frac{{{numerator}}}{{{denominator}}}" if slash else numerator
 

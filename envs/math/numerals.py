@@ -39,7 +39,7 @@ class Numeral:
     value: Fraction
     """Its value."""
     is_finished: bool = True
-    """False if a sum or product of numbers was written instead of its result."""
+    """False if a sum, a product or divisions of numbers were written instead of their result."""
     is_decimal: bool = False
     """True if it has digits after a point, so that it may stand for an irrational number."""
 
@@ -51,12 +51,19 @@ def read(text: str) -> Numeral | None:
         read("2\frac{1}{3}").value is Fraction(7, 3); read("3+4") is 7, not finished.
     """
     text = text.strip()
-    value = _read_fraction(text)
+    value, is_proper = _read_fraction(text)
     for reader in (_read_plain, _read_repeating, _read_scientific):
         value = value if value is not None else reader(text)
     if value is None:
         return _read_arithmetic(text)
-    return Numeral(value=value, is_decimal=_DECIMAL_POINT.search(text) is not None)
+    is_decimal = _DECIMAL_POINT.search(text) is not None
+    return Numeral(value=value, is_finished=is_proper, is_decimal=is_decimal)
+
+
+def is_finished(text: str) -> bool:
+    """Return whether text is a number that needs no more work."""
+    number = read(text)
+    return number is not None and number.is_finished
 
 
 def _read_plain(text: str) -> Fraction | None:
@@ -64,12 +71,14 @@ def _read_plain(text: str) -> Fraction | None:
     return parse_number(match[1] + match[2].rstrip(".")) if match else None
 
 
-def _read_fraction(text: str) -> Fraction | None:
+def _read_fraction(text: str) -> tuple[Fraction | None, bool]:
+    """Return a fraction, and False if its whole part stands before no proper one: `9 9/1`."""
     match = _FRACTION.fullmatch(text) or _MIXED.fullmatch(text) or _SLASH.fullmatch(text)
     if match is None or int(match["d"]) == 0:
-        return None
-    value = int(match["whole"] or 0) + Fraction(int(match["n"]), int(match["d"]))
-    return -value if match["sign"] == "-" else value
+        return None, True
+    part = Fraction(int(match["n"]), int(match["d"]))
+    value = int(match["whole"] or 0) + part
+    return -value if match["sign"] == "-" else value, not match["whole"] or 0 <= part < 1
 
 
 def _read_repeating(text: str) -> Fraction | None:
@@ -108,4 +117,6 @@ def _read_arithmetic(text: str) -> Numeral | None:
     except ToolError:  # not arithmetic after all, or too large: the symbolic judge may know
         return None
     unfinished = re.search(r"[0-9)]\s*[-+*]\s*[-+(0-9.]", text)
-    return Numeral(value=value, is_finished=unfinished is None)
+    # Two divisions, a negative power being one, make a product: 12/(1/37).
+    divisions = re.findall(r"/|\^\s*\(?\s*-", text)
+    return Numeral(value=value, is_finished=unfinished is None and len(divisions) < 2)

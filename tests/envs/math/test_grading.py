@@ -355,6 +355,66 @@ def test_rules_of_comparison(gold: str, answer: str, is_correct: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        # 13 - 4 is 9, and 9 * 2 is 18.
+        ("18", "(16-3-4)*2"),
+        ("18", "(16-3-4)2"),
+        ("18", r"{(16-3-4)}\cdot{2}"),
+        ("18", r"|(16-3-4)\cdot 2|"),
+        ("18", "9+9+0i"),
+        ("18", r"\max(9+9,3)"),
+        ("18", r"\gcd(18,36)"),
+        ("18", "9 9/1"),  # no mixed number: 9 + 9
+        ("18", r"9\frac{9}{1}"),
+        ("18", r"\sqrt{81}\sqrt{4}"),
+        ("18", r"9\cdot\sqrt{4}"),
+        ("18", r"9\cdot 2=18+0"),
+        ("444", r"12\cdot{37}"),
+        ("444", r"12\cdot 37\cdot\pi^0"),
+        ("444", r"12\pi^0 37"),
+        ("444", r"\int_0^{12} 37 dx"),
+        ("444", r"\sum_{k=1}^{12}37"),
+        ("444", "12/(1/37)"),
+        ("444", r"\frac{12}{\frac{1}{37}}"),
+        ("444", r"\frac{12}{37^{-1}}"),
+        ("444", r"12\sqrt{37^2}"),
+        ("0.5", "(0.25)(2)"),
+        ("0.5", r"0.25\cdot 2\cdot\pi^0"),
+    ],
+)
+def test_a_result_that_is_still_to_be_worked_out_is_unfinished(gold: str, answer: str) -> None:
+    assert grade(gold=gold, answer=answer).reason is Reason.UNFINISHED
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("1/2", r"\frac{\sqrt{4}}{4}"),
+        ("1/2", r"\sin(\pi/6)"),
+        ("3", r"\log_2 8"),
+        ("2", r"\sqrt[3]{8}"),
+        ("-1", r"e^{i\pi}"),
+        ("10", r"\binom{5}{2}"),
+        ("-5", r"-\sqrt{25}"),
+        ("7", r"\angle ABC = 7"),
+        ("7", "2+5=7"),
+        ("7/3", r"2\frac{1}{3}"),
+        ("0.00001", "10^{-5}"),
+        # Sums and products that cannot be worked out, for which a decimal is the rounded value.
+        ("9.42477796", r"3\cdot\pi"),
+        ("2.41421356", r"\sqrt{2}+1"),
+        ("4.71238898", r"1.5\cdot\pi"),
+        (r"2\sqrt{3}", r"\sqrt{12}"),
+        ("1+2i", "2i+1"),
+        ("2+3", "5"),
+    ],
+)
+def test_single_values_and_what_cannot_be_worked_out_are_finished(gold: str, answer: str) -> None:
+    assert _is_correct(gold, answer)
+
+
+@pytest.mark.parametrize(
     ("text", "answer"),
     [
         ("1/2", "1/2"),
