@@ -99,6 +99,8 @@ def grade(*, gold: str, answer: str, judge: SymbolicJudge | None = None) -> Grad
     golds, answers = read_values(gold_text), read_values(answer_text)
     if not golds or not answers:
         return _verdict(Reason.BAD_GOLD if not golds else Reason.UNREADABLE, Path.NONE)
+    if isinstance(golds[0], Exact):
+        golds = golds[:1]  # `1,234` is a number, whatever its commas
     if gold_text == answer_text:
         # Equal nonsense is not right: no answer ever scores against a gold that cannot be read.
         reason = Reason.CORRECT if _is_readable(golds[0], judge) else Reason.BAD_GOLD
@@ -179,6 +181,7 @@ class _Comparison:
             return self._same_words(gold, answer)
         if gold.unit and answer.unit and gold.unit != answer.unit:
             return False
+        gold, answer = _with_unit_of(gold, answer), _with_unit_of(answer, gold)
         if isinstance(gold, Exact) and isinstance(answer, Exact):
             return self._same_number(gold, answer)
         return self._same_formula(gold, answer)
@@ -194,9 +197,19 @@ class _Comparison:
             return all(self.are_equal(left, right) for left, right in pairs)
         if shapes == {Shape.LIST, Shape.PARENTHESES}:  # a pair whose brackets one side left out
             return all(map(self.are_equal, gold.items, answer.items))
+        if gold.names or answer.names:
+            return self._same_by_name(gold, answer)
         if shapes <= {Shape.LIST, Shape.SET} or shapes == {Shape.UNION}:
             return self._same_in_any_order(gold.items, answer.items)
         return False
+
+    def _same_by_name(self, gold: Collection, answer: Collection) -> bool:
+        """Compare `x=1, y=2` by its names, and in its order where the other side has no such."""
+        items = answer.items
+        if set(gold.names) == set(answer.names):
+            found = dict(zip(answer.names, answer.items, strict=True))
+            items = tuple(found[name] for name in gold.names)
+        return all(map(self.are_equal, gold.items, items))
 
     def _same_in_any_order(self, golds: tuple[Value, ...], answers: tuple[Value, ...]) -> bool:
         left = list(answers)
@@ -209,10 +222,11 @@ class _Comparison:
 
     def _same_words(self, gold: Value, answer: Value) -> bool:
         if isinstance(gold, Words) and isinstance(answer, Words):
-            return gold.text == answer.text
-        # A single letter may be a symbol as well.
+            is_same_product = bool(gold.symbols) and sorted(gold.symbols) == sorted(answer.symbols)
+            return gold.text == answer.text or is_same_product
+        # A few letters may be symbols as well.
         words, other = (gold, answer) if isinstance(gold, Words) else (answer, gold)
-        if isinstance(words, Words) and len(words.text) == 1 and isinstance(other, Formula):
+        if isinstance(words, Words) and words.symbols and isinstance(other, Formula):
             return self._ask(_latex(gold), _latex(answer))
         return False
 
@@ -256,6 +270,22 @@ class _Comparison:
         return verdict is Verdict.EQUAL
 
 
+def _with_unit_of(value: Value, other: Value) -> Value:
+    """Return `5m` as a number with a unit where the other side has that unit: it may be either."""
+    unit = other.unit if isinstance(other, Exact) else ""
+    if len(unit) != 1 or not isinstance(value, Formula) or not value.text.endswith(unit):
+        return value
+    number = numerals.read(value.text[:-1])
+    if number is None:
+        return value
+    return Exact(
+        value=number.value,
+        unit=unit,
+        is_finished=number.is_finished,
+        is_decimal=number.is_decimal,
+    )
+
+
 def _same_amount(gold: Exact, answer: Exact) -> bool:
     if gold.is_percent == answer.is_percent:
         return gold.value == answer.value
@@ -271,13 +301,25 @@ def _same_ratio(gold: Value, answer: Value) -> bool:
         if len(gold.parts) != len(answer.parts) or _halves_differ(gold, answer):
             return False
         if gold.is_clock or answer.is_clock:
-            return gold.parts == answer.parts
+            return gold.parts == answer.parts or _same_time(gold, answer)
         return _proportional(gold.parts, answer.parts)
     ratio, other = (gold, answer) if isinstance(gold, Ratio) else (answer, gold)
     if not isinstance(ratio, Ratio) or not isinstance(other, Exact) or len(ratio.parts) != 2:
         return False
     first, second = ratio.parts
     return second != 0 and not ratio.half and first / second == other.value
+
+
+def _same_time(gold: Ratio, answer: Ratio) -> bool:
+    """Return whether one time says its half of the day and the other counts to 24."""
+    return bool(gold.half) != bool(answer.half) and _of_24_hours(gold) == _of_24_hours(answer)
+
+
+def _of_24_hours(time: Ratio) -> tuple[Fraction, ...]:
+    hour, *rest = time.parts
+    if not time.half or not 1 <= hour <= 12:
+        return time.parts
+    return (hour % 12 + (12 if time.half == "p" else 0), *rest)
 
 
 def _halves_differ(gold: Ratio, answer: Ratio) -> bool:
@@ -295,7 +337,7 @@ def _proportional(golds: tuple[Fraction, ...], answers: tuple[Fraction, ...]) ->
 def _latex(value: Value) -> str:
     if not isinstance(value, Exact):
         assert isinstance(value, Formula | Words)
-        return value.text
+        return value.text if isinstance(value, Formula) else " ".join(value.symbols)
     return _decimal(_amount(value)) if value.is_decimal else _fraction(value)
 
 

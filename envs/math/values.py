@@ -19,6 +19,8 @@ MAX_CHARS = 2000
 """Longer answers are not read: no gold is near it, and reading takes time."""
 MAX_ITEMS = 200
 """Items of one collection."""
+MAX_FACTORS = 3
+"""Letters of a word that may be a product of variables."""
 _MAX_DEPTH = 8
 
 
@@ -60,6 +62,8 @@ class Words:
 
     text: str
     """Case folded."""
+    symbols: str = ""
+    """Its letters where it may be a product of variables, such as `xy`; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,8 @@ class Collection:
     """What holds them together."""
     items: tuple[Value, ...]
     """[item] the values in the order written."""
+    names: tuple[str, ...] = ()
+    """[item] what each is said to be, as in `x=1, y=2`; empty unless all have names that differ."""
 
 
 Value = Exact | Words | Formula | Ratio | Collection
@@ -103,6 +109,10 @@ Value = Exact | Words | Formula | Ratio | Collection
 _UNION = re.compile(r"\\cup(?![a-zA-Z])")
 _SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SPACED_THOUSANDS = re.compile(
+    r"(?<![\d.,] )(?<![\d.,^_])\d{1,3}(?: \d{3})+(?![\d/]|\s+[\d/]|\s*/)"
+)
+_NAME = re.compile(r"\s*([a-zA-Z](?:_\{?\w+\}?|')?)\s*=")
 _LEFT_SIDE = re.compile(
     r"^\(?[a-zA-Z](?:_\{?\w+\}?|')?(?:\s*\([a-zA-Z](?:\s*,\s*[a-zA-Z])*\))?\)?\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\S)"
 )
@@ -113,6 +123,8 @@ _RATIO = re.compile(
 )
 _CLOCK = re.compile(r"\d{1,2}(?::[0-5]\d){1,2}")
 _WORDS = re.compile(r"\(?([a-zA-Z](?:[a-zA-Z\s'-]*[a-zA-Z])?)\)?")
+_SHORT_WORDS = frozenset({"no", "on", "yes", "one", "two", "six", "ten", "odd"})
+"""Words of few letters that answer something."""
 _EMPTY_SET = re.compile(r"\\emptyset|\\\{\s*\\\}|\{\s*\}|empty set|no solutions?", re.IGNORECASE)
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}\s+[a-zA-Z]{2,}")
 """Two words in a row: a parser would make a product of all their letters."""
@@ -132,6 +144,7 @@ def read_values(text: str) -> tuple[Value, ...]:
     """
     if len(text) > MAX_CHARS or not is_balanced(text):
         return ()
+    text = _SPACED_THOUSANDS.sub(lambda match: match[0].replace(" ", ""), text)
     readings = [_without_groups(text), text]
     values = (_read(reading, 0) for reading in dict.fromkeys(readings))
     return tuple(value for value in values if value is not None)
@@ -157,11 +170,11 @@ def _read(text: str, depth: int) -> Value | None:
         return None
     if _EMPTY_SET.fullmatch(text):
         return Collection(shape=Shape.SET, items=())
-    text = _LEFT_SIDE.sub("", text, count=1)
     for shape, separator in ((Shape.UNION, _UNION), (Shape.LIST, _SEPARATOR)):
         parts = split_outside(text, separator)
         if len(parts) > 1:
             return _collection(shape, parts, depth)
+    text = _LEFT_SIDE.sub("", text, count=1)
     return _read_plus_minus(text, depth) or _read_bracketed(text, depth) or _read_leaf(text)
 
 
@@ -176,7 +189,14 @@ def _collection(shape: Shape, parts: list[str], depth: int) -> Value | None:
             found += item.items
         elif item is not None:
             found.append(item)
-    return Collection(shape=shape, items=tuple(found))
+    names = _names(parts) if shape is Shape.LIST and len(found) == len(parts) else ()
+    return Collection(shape=shape, items=tuple(found), names=names)
+
+
+def _names(parts: list[str]) -> tuple[str, ...]:
+    """Return the left sides of `x=1, y=2`; nothing where one lacks or comes twice."""
+    names = tuple(match[1] for match in map(_NAME.match, parts) if match is not None)
+    return names if len(set(names)) == len(parts) else ()
 
 
 def _read_plus_minus(text: str, depth: int) -> Value | None:
@@ -218,10 +238,22 @@ def _read_leaf(text: str) -> Value | None:
         )
     words = _WORDS.fullmatch(text)
     if words is not None:
-        return Words(text=" ".join(words[1].casefold().split()))
+        return _words(words[1])
     if _PROSE.search(body) or not _SAYS_SOMETHING.search(body):
         return None
     return Formula(text=body, unit=unit)
+
+
+def _words(text: str) -> Words:
+    folded, letters = " ".join(text.casefold().split()), "".join(text.split())
+    is_product = (
+        letters.isalpha()
+        and letters.islower()
+        and len(letters) <= MAX_FACTORS
+        and letters not in _SHORT_WORDS
+    )
+    # A single letter may be a symbol in either case.
+    return Words(text=folded, symbols=folded if len(folded) == 1 else letters * is_product)
 
 
 def _read_ratio(text: str) -> Ratio | None:

@@ -355,6 +355,72 @@ def test_rules_of_comparison(gold: str, answer: str, is_correct: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "is_correct"),
+    [
+        # A grouped number is no list; blanks group as well.
+        ("1,234", "234, 1", False),
+        ("1,234", "1 and 234", False),
+        ("25,000", "0 and 25", False),
+        ("1,234", "1234", True),
+        ("1, 234", "1,234", True),
+        ("0", "1 000", False),
+        ("1000", "1 000", True),
+        ("1 234 567", "1,234,567", True),
+        ("7/3", "2 1/3", True),
+        ("35", "5 7", False),
+        # Two letters are variables, three or more a unit.
+        ("4 ab", "4", False),
+        ("2 xy", "2", False),
+        ("5 ab", "5 xy", False),
+        ("4ab", "4 ab", True),
+        ("4 ab", "4ba", True),
+        ("18", "18 cups of tea", True),
+        ("5m", "5 m", True),
+        ("5 meters", "5m", True),
+        ("5m", "5", False),
+        ("10 m", r"2\cdot 5m", False),
+        # Units of speed and halves of the day are known ones.
+        ("60 km/h", "60 mph", False),
+        ("20 m/s", "20 km/h", False),
+        ("20 m/s", "20 meters per second", True),
+        ("60km/h", "60 kilometers per hour", True),
+        ("60 km/h", "60", True),
+        ("5 pm", "5 am", False),
+        # An equation that does not hold says nothing.
+        ("7", "5=7", False),
+        ("7", r"\pi=7", False),
+        ("7", "5+0i=7", False),
+        ("7", "x+y=7", True),
+        # Values that have names.
+        ("x=1, y=2", "x=2, y=1", False),
+        ("x=1, y=2", "y=2, x=1", True),
+        ("x=1, y=2", "1, 2", True),
+        ("x=1, y=2", "(1,2)", True),
+        ("x=1, y=2", "2, 1", False),
+        ("x=1 or x=2", "x=2, x=1", True),
+        # Products of variables in any order; capitals may be an order or a name.
+        ("xy", r"x\cdot y", True),
+        ("xy", "yx", True),
+        ("xy", "x y", True),
+        ("mn", "nm", True),
+        (r"x\cdot y", "yx", True),
+        ("xy", r"x\cdot z", False),
+        ("ACB", "ABC", False),
+        ("no", "on", False),
+        # Times of day.
+        ("3:00 PM", "15:00", True),
+        ("15:00", "3:00 p.m.", True),
+        ("12:30 AM", "0:30", True),
+        ("3:00 AM", "15:00", False),
+        ("3:00 PM", "15:30", False),
+        ("12:00 PM", "0:00", False),
+    ],
+)
+def test_groups_units_names_products_and_times(gold: str, answer: str, is_correct: bool) -> None:
+    assert _is_correct(gold, answer) is is_correct
+
+
+@pytest.mark.parametrize(
     ("gold", "answer"),
     [
         # 13 - 4 is 9, and 9 * 2 is 18.
