@@ -172,11 +172,15 @@ async def test_a_box_that_cannot_be_reset_is_dropped_and_frees_its_place() -> No
 async def test_an_oserror_in_the_background_costs_one_box_and_not_the_pool() -> None:
     """Out of descriptors while a box is reset, or while one is warmed: the next lease works."""
     lack = OSError(errno.EMFILE, "too many open files")
-    errors: list[dict[str, Exception]] = [{"start_error": lack}, {"reset_error": lack}, {}]
     boxes: list[NullSandbox] = []
 
     def make() -> NullSandbox:
-        boxes.append(NullSandbox(**errors[len(boxes)]))
+        boxes.append(
+            NullSandbox(
+                start_error=lack if len(boxes) == 0 else None,
+                reset_error=lack if len(boxes) == 1 else None,
+            )
+        )
         return boxes[-1]
 
     async with SandboxPool(make, size=1, warm=1) as pool:
