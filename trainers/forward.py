@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentgym.errors import ConfigError
+from agentgym.policies.transformers.architecture import added_mask, layer_masks, scaled_logits
 from agentgym.trainers.batch import MicroBatch
+from agentgym.trainers.models.recompute import recomputing
 
+_HEAD_TOLERANCE = 0.02
+"""Nats between two ways to the same log-probability; only their last steps round apart."""
 CHUNK_TOKENS = 2048
 """Positions whose logits exist at one time: 400 MB in float32 for a vocabulary of 49,152."""
 
@@ -129,18 +133,64 @@ def computing_in(
 def body(model: Any, micro: MicroBatch, attention: Tensor | None = None) -> Tensor:
     """Return [line, position, hidden] last hidden states of a micro-batch."""
     is_packed = bool((micro.segment_ids.max(dim=1).values > micro.segment_ids[:, 0]).any())
+    masks: Tensor | dict[str, Tensor] | None = None
     if attention is not None or is_packed:
         positions = micro.position_ids
-        attention = attention if attention is not None else block_mask(micro.segment_ids)
+        seen = attention if attention is not None else block_mask(micro.segment_ids)
+        distance = (positions[:, :, None] - positions[:, None, :])[:, None]
+        masks = _attention_masks(model, seen, distance)
     else:
         # Right padding is never seen by a real token, so plain causal attention is exact, and
         # positions that go on over the padding keep the fast path.
         width = micro.ids.shape[1]
         positions = torch.arange(width, device=micro.ids.device).expand_as(micro.ids)
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
-    return decoder(
-        input_ids=micro.ids, position_ids=positions, attention_mask=attention, use_cache=False
-    ).last_hidden_state
+    with recomputing(model):
+        return decoder(
+            input_ids=micro.ids, position_ids=positions, attention_mask=masks, use_cache=False
+        ).last_hidden_state
+
+
+def check_head(model: Any) -> None:
+    """Check that body and head, run apart, give the model's own log-probabilities.
+
+    Raises:
+        ConfigError: If they do not: the learner would train another distribution than is sampled.
+    """
+    text = _text_config(model)
+    device = model.get_input_embeddings().weight.device
+    ids = torch.arange(4, device=device)[None] % text.vocab_size
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
+    with torch.no_grad():
+        own = model(input_ids=ids, use_cache=False).logits.float().log_softmax(dim=-1)
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state
+        apart = _logits(model, hidden).float().log_softmax(dim=-1)
+    off = float((own - apart).abs().max())
+    if not off <= _HEAD_TOLERANCE:
+        raise ConfigError(
+            f"{type(model).__name__} cannot be trained: its logits are more than the output of its "
+            f"head (log-probabilities differ by {off:.3g}, at most {_HEAD_TOLERANCE:g} is accepted)"
+        )
+
+
+def _attention_masks(model: Any, seen: Tensor, distance: Tensor) -> Tensor | dict[str, Tensor]:
+    """Return what the model's attention takes for a mask of booleans, for each kind of layer."""
+    text = _text_config(model)
+    masks = layer_masks(seen, distance, text)
+    if getattr(text, "_attn_implementation", None) != "eager":
+        return masks
+    dtype = next(model.parameters()).dtype  # this one adds its mask, of whatever type
+    if isinstance(masks, dict):
+        return {kind: added_mask(mask, dtype) for kind, mask in masks.items()}
+    return added_mask(masks, dtype)
+
+
+def _text_config(model: Any) -> Any:
+    return model.config.get_text_config(decoder=True)
+
+
+def _logits(model: Any, states: Tensor) -> Tensor:
+    return scaled_logits(model.get_output_embeddings()(states), _text_config(model))
 
 
 def transformer_blocks(model: Any) -> list[nn.Module]:
@@ -161,10 +211,9 @@ def _head_in_chunks(
     model: Any, hidden: Tensor, targets: Tensor, *, temperature: float, chunk: int, entropy: bool
 ) -> tuple[Tensor, Tensor]:
     """Return [token] log-probabilities and entropies, computed in pieces of `chunk` tokens."""
-    head = model.get_output_embeddings()
 
     def piece(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(states)
+        logits = _logits(model, states)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
         normaliser = logits.logsumexp(dim=-1)
         chosen = logits.gather(-1, ids[:, None])[:, 0] - normaliser

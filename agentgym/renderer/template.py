@@ -38,13 +38,6 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _time_teller(now: Callable[[], datetime]) -> Callable[[str], str]:
-    def tell(style: str) -> str:
-        return now().strftime(style)
-
-    return tell
-
-
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
@@ -55,7 +48,8 @@ class ChatTemplate:
     Args:
         source: Jinja text.
         names: Variables such as `bos_token`, and keyword arguments of the template.
-        now: Clock behind `strftime_now`; a run that must repeat itself passes a fixed one.
+        now: Clock behind `strftime_now`, read once: all prompts of a run, and what is remembered
+            of the template, have the same date. A run that must repeat itself passes a fixed one.
 
     Raises:
         RenderError: If `source` is not valid Jinja.
@@ -74,7 +68,7 @@ class ChatTemplate:
             extensions=[_Generation, LoopControlExtension],
         )
         environment.filters.update(tojson=_to_json)
-        environment.globals.update(raise_exception=_raise_exception, strftime_now=_time_teller(now))
+        environment.globals.update(raise_exception=_raise_exception, strftime_now=now().strftime)
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from agentgym.errors import ConfigError
 from agentgym.trainers.batch import MicroBatch
-from agentgym.trainers.forward import TokenScorer, block_mask, token_outputs
+from agentgym.trainers.forward import TokenScorer, block_mask, check_head, token_outputs
 
 
 def small_model() -> LlamaForCausalLM:
@@ -91,6 +103,8 @@ def test_token_outputs_apply_temperature_before_the_softmax_g1() -> None:
     """Logits [2, 1, 0] at T = 0.5, token 0: 4 - log(e^4 + e^2 + e^0) = -0.142932."""
 
     class Fixed(nn.Module):
+        config = LlamaConfig()
+
         def get_decoder(self) -> nn.Module:
             return self
 
@@ -160,3 +174,65 @@ def test_scorer_returns_the_hidden_states_of_each_row() -> None:
     alone = model.model(input_ids=torch.tensor([ROWS[1]])).last_hidden_state[0]
     torch.testing.assert_close(hidden[1, :3], alone, rtol=1e-9, atol=1e-12)
     assert math.isclose(hidden[1, 3:].abs().sum().item(), 0.0)
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 13,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+
+
+def wide(model: Any) -> Any:
+    """Return the model with larger weights, so that its distribution is far from flat."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 8 if parameter.dim() > 1 else 1
+    return model.double().eval()
+
+
+def scaled_models() -> dict[str, Any]:
+    torch.manual_seed(5)
+    window = ["sliding_attention", "full_attention"]
+    return {
+        "granite": wide(GraniteForCausalLM(GraniteConfig(**SMALL, logits_scaling=8.0))),
+        "cohere": wide(CohereForCausalLM(CohereConfig(**SMALL, logit_scale=0.25))),
+        "gemma2": wide(
+            Gemma2ForCausalLM(
+                Gemma2Config(
+                    **SMALL,
+                    head_dim=8,
+                    final_logit_softcapping=3.0,
+                    sliding_window=2,
+                    layer_types=window,
+                )
+            )
+        ),
+        "mistral": wide(MistralForCausalLM(MistralConfig(**SMALL, sliding_window=2))),
+    }
+
+
+@pytest.mark.parametrize("name", ["granite", "cohere", "gemma2", "mistral"])
+@pytest.mark.parametrize("layout", [padded, packed])
+def test_scaled_logits_and_windows_are_the_models_own(name: str, layout: Any) -> None:
+    model = scaled_models()[name]
+    check_head(model)
+    outputs = token_outputs(model, layout(), MASK, temperature=1.5, with_entropy=True)
+    logprobs, entropy = expected(model, temperature=1.5)
+    torch.testing.assert_close(outputs.logprobs, logprobs)
+    torch.testing.assert_close(outputs.entropy, entropy)
+
+
+def test_model_whose_logits_are_more_than_its_heads_output_is_refused() -> None:
+    class Shifted(LlamaForCausalLM):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits * 3
+            return output
+
+    model = wide(Shifted(LlamaConfig(**SMALL)))
+    with pytest.raises(ConfigError, match=r"Shifted cannot be trained.*its head"):
+        check_head(model)

@@ -15,7 +15,9 @@ from torch import nn
 
 from agentgym.errors import ConfigError, MissingExtraError, nearest
 from agentgym.renderer.fast_tokenizer import read_json
+from agentgym.trainers.forward import check_head
 from agentgym.trainers.models.quiet import no_progress_bars
+from agentgym.trainers.models.recompute import enable_recomputing
 from agentgym.trainers.models.smollm2 import smollm2_folder
 from agentgym.trainers.models.tiny import TinySize, build_tiny
 
@@ -134,14 +136,16 @@ def load_learner(
         The model, and bfloat16, or None to compute in the weights' own format.
 
     Raises:
-        ConfigError: If the folder cannot be read as a causal model.
+        ConfigError: If the folder cannot be read as a causal model, or its log-probabilities are
+            not those of its head's output.
         MissingExtraError: If adapters are asked for and peft is not installed.
     """
     number = _number_format(dtype, torch.device(device))
-    if number is torch.float32:
-        return load_model(folder, settings, dtype=dtype, device=device), None
-    kept = dtype if getattr(settings, "lora_rank", 0) else "float32"
-    return load_model(folder, settings, dtype=kept, device=device), number
+    is_plain = number is torch.float32
+    kept = dtype if is_plain or getattr(settings, "lora_rank", 0) else "float32"
+    model = load_model(folder, settings, dtype=kept, device=device)
+    check_head(model)
+    return model, None if is_plain else number
 
 
 def add_lora(model: nn.Module, *, rank: int, alpha: float | None = None) -> nn.Module:
@@ -177,11 +181,7 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float | None = None) -> nn.M
 
 
 def _enable_checkpointing(model: Any, *, is_frozen: bool) -> None:
-    options = {"use_reentrant": False}
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable(options)
-    else:
-        model.gradient_checkpointing_enable(options)
+    enable_recomputing(model)
     if is_frozen:
         # Frozen embeddings give activations without a gradient, which checkpoints need.
         model.enable_input_require_grads()

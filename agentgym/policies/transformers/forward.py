@@ -10,11 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
+from agentgym.policies.transformers.architecture import (
+    added_mask,
+    layer_masks,
+    layer_types,
+    scaled_logits,
+)
 from agentgym.policies.transformers.store import KeyValueStore
 
 _HEAD_POSITIONS = 2_048
 """Positions whose logits exist at once when scoring: bounds memory to this times the vocabulary."""
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 _CHECK_TOLERANCE = 1e-3
 """Largest difference allowed between our output head and the model's, relative to its scale."""
 
@@ -36,8 +41,7 @@ class ModelRunner:
         self._causal: Any = get_base() if callable(get_base) else model
         self.config: Any = self._causal.config
         text: Any = self.config.get_text_config(decoder=True)
-        self._layer_types = _layer_types(text)
-        self._window: int | None = getattr(text, "sliding_window", None)
+        layer_types(text)  # raises for a model that cannot be run here
         self.context_tokens: int | None = getattr(text, "max_position_embeddings", None)
         self.vocabulary_size: int = text.vocab_size
         names = inspect.signature(self._causal.forward).parameters
@@ -148,29 +152,18 @@ class ModelRunner:
         """Return the mask, [row, 1, time, width], or one for each type of layer."""
         keys = torch.arange(width, device=columns.device)
         distance = columns[:, None, :, None] - keys
-        full = distance >= 0
-        if self._window is None or _SLIDING not in self._layer_types:
-            return self._added(full)
-        sliding = full & (distance < self._window)
-        if _FULL not in self._layer_types:
-            return self._added(sliding)
-        return {_FULL: self._added(full), _SLIDING: self._added(sliding)}
+        masks = layer_masks(distance >= 0, distance, self._text)
+        if isinstance(masks, dict):
+            return {kind: self._added(mask) for kind, mask in masks.items()}
+        return self._added(masks)
 
     def _added(self, mask: Tensor) -> Tensor:
         # Added to the scores: every attention implementation takes this form, and on CPU it is
         # faster than a mask of booleans.
-        dtype = next(self._causal.parameters()).dtype
-        floor = torch.finfo(dtype).min
-        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, floor)
+        return added_mask(mask, next(self._causal.parameters()).dtype)
 
     def _apply_head(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self._head(hidden)
-        scale: float | None = getattr(self._text, "logit_scale", None)
-        divisor: float | None = getattr(self._text, "logits_scaling", None)
-        cap: float | None = getattr(self._text, "final_logit_softcapping", None)
-        logits = logits * scale if scale else logits
-        logits = logits / divisor if divisor else logits
-        return torch.tanh(logits / cap) * cap if cap else logits
+        return scaled_logits(self._head(hidden), self._text)
 
     def _check_head(self) -> bool:
         """Return whether body and head, run apart, give the model's own logits."""
@@ -196,20 +189,6 @@ class ModelRunner:
             return False
         scale = float(expected.abs().max()) or 1.0
         return bool((actual - expected).abs().max() <= _CHECK_TOLERANCE * scale)
-
-
-def _layer_types(config: Any) -> frozenset[str]:
-    declared: Any = getattr(config, "layer_types", None)
-    if declared is None:
-        is_sliding = getattr(config, "sliding_window", None) is not None
-        return frozenset({_SLIDING if is_sliding else _FULL})
-    types = frozenset(map(str, declared))
-    if types - {_FULL, _SLIDING}:
-        raise PolicyError(
-            f"in-process generation needs layers with keys and values "
-            f"(got {sorted(types - {_FULL, _SLIDING})!r}); serve this model with vLLM"
-        )
-    return types
 
 
 __all__ = ["ModelRunner"]

@@ -6,6 +6,7 @@ Toy ids: <B>=0 he=1 llo=2 hello=3 newline=4 <S>=8 <E>=9 <R>=10, any other charac
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -371,3 +372,18 @@ def test_id_changes_with_template_tokenizer_and_history() -> None:
 def test_next_prompt_needs_a_turn() -> None:
     with pytest.raises(RenderError, match="at least one earlier turn"):
         render(CHATML).next_prompt([user("he")], [])
+
+
+def test_date_of_a_template_is_that_of_the_start_past_midnight() -> None:
+    # The clock goes on by a day whenever it is asked.
+    days = [datetime(2026, 3, 1) + timedelta(days=n) for n in range(100)]
+    source = "{{ strftime_now('%d') }}" + CHATML
+    tok = ToyTokenizer()
+    template = ChatTemplate(source, names=tok.template_names, now=lambda: days.pop(0))
+    renderer = ChatRenderer(tok, template)
+    first = renderer.first_prompt([Message(role="user", content="he")])
+    assert first.ids[:2] == spell("01")
+    later = [
+        renderer.first_prompt([Message(role="user", content=text)]) for text in ("he", "hello")
+    ]
+    assert [prompt.ids[:2] for prompt in later] == [spell("01")] * 2
