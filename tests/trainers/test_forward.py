@@ -229,7 +229,7 @@ def test_scaled_logits_and_windows_are_the_models_own(name: str, layout: Any) ->
 def test_model_whose_logits_are_more_than_its_heads_output_is_refused() -> None:
     class Shifted(LlamaForCausalLM):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            output = super().forward(*args, **kwargs)
+            output: Any = super().forward(*args, **kwargs)
             output.logits = output.logits * 3
             return output
 

@@ -29,7 +29,7 @@ def run(model: Any) -> tuple[list[Tensor], int, list[bool]]:
         count += 1
         modes.append(module.training)
 
-    inner = transformer_blocks(model)[0].self_attn
+    inner: Any = transformer_blocks(model)[0].self_attn
     handle = inner.register_forward_hook(see, with_kwargs=True)
     ids = torch.arange(20, 30)[None]
     micro = MicroBatch(
