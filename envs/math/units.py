@@ -19,7 +19,7 @@ _NAMES = {
     "ha": "ha hectare", "qt": "qt quart", "pt": "pt pint", "deg": "degree deg",
     "rad": "radian rad", "dollar": "dollar usd", "cent": "cent", "euro": "euro eur",
 }  # fmt: skip
-_SYMBOLS = "Hz kHz MHz GHz kW MW kWh kB KB MB GB TB dl dL cl cL dm nm hp"
+_SYMBOLS = "Rs Hz kHz MHz GHz kW MW kWh kB KB MB GB TB dl dL cl cL dm nm hp"
 _CANONICAL = {alias: unit for unit, aliases in _NAMES.items() for alias in aliases.split()}
 _CANONICAL |= {symbol: symbol for symbol in _SYMBOLS.split()}
 _SMALL_WORDS = frozenset({"of", "to", "an", "at"})
