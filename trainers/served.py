@@ -17,6 +17,7 @@ from agentgym.policies.vllm.connect import model_folder_of
 from agentgym.policies.vllm.handshake import describe
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.fast_tokenizer import read_json
+from agentgym.trainers.broadcast import NcclTransfer
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_model
 from agentgym.trainers.staging import UNTIED_FROM, is_fusable, untied_copy
@@ -24,7 +25,6 @@ from agentgym.trainers.transfers import (
     AdapterTransfer,
     FolderTransfer,
     IpcTransfer,
-    NcclTransfer,
     SharedTransfer,
     Transfer,
 )

@@ -1,17 +1,17 @@
 """Ways of new weights into engines, each through what vLLM offers itself.
 
 `FolderTransfer` (engines read a saved folder; CPU), `IpcTransfer` (learner and servers on one GPU),
-`SharedTransfer` (engine in this process, on one GPU), `NcclTransfer` (across GPUs) and
-`AdapterTransfer` (files of a low-rank adapter). `prepare` does all that can be done while engines
-still sample; `send` is what they have to stop for.
+`SharedTransfer` (engine in this process, on one GPU) and `AdapterTransfer` (files of a low-rank
+adapter); across GPUs it is `NcclTransfer`, in `agentgym.trainers.broadcast`. `prepare` does all
+that can be done while engines still sample; `send` is what they have to stop for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import socket
+import itertools
+import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from agentgym.errors import PolicyError
+from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
 from agentgym.trainers.staging import (
     Staging,
@@ -29,6 +29,11 @@ from agentgym.trainers.staging import (
     checkpoint_weights,
     save_weights,
 )
+
+_IS_THERE = "already been loaded"
+"""What a server says of an adapter's name that it has."""
+_RELEASE_S = 10.0
+"""Longest wait for servers at the end of a run."""
 
 
 class Stopwatch:
@@ -69,6 +74,10 @@ class Transfer(Protocol):
         """Give what was sent last to an engine that was started anew."""
         ...
 
+    async def release(self, controls: Sequence[EngineControl]) -> None:
+        """Leave nothing in the engines that only this run needs, where they still answer."""
+        ...
+
 
 class FolderTransfer:
     """Writes the weights as a file, which engines on this machine read.
@@ -102,6 +111,9 @@ class FolderTransfer:
         """Let one engine read what was written last."""
         if self._folder is not None:
             await control.reload(str(self._folder))
+
+    async def release(self, controls: Sequence[EngineControl]) -> None:
+        """Do nothing: the next run sends weights of its own."""
 
 
 class StagedTransfer:
@@ -139,6 +151,9 @@ class StagedTransfer:
             folder = self._scratch / "restored"
             await asyncio.to_thread(save_weights, self.staging.views, folder)
             await control.reload(str(folder))
+
+    async def release(self, controls: Sequence[EngineControl]) -> None:
+        """Do nothing: the next run sends weights of its own."""
 
     def _ready(self) -> Staging:
         if self.staging is None:
@@ -202,74 +217,12 @@ class SharedTransfer(StagedTransfer):
                 await _in_process(control).copy_in(self._pairs)
 
 
-class NcclTransfer(StagedTransfer):
-    """Broadcasts the copy from this process to every process of every engine.
-
-    Args:
-        served: Model folder that the engines began with.
-        scratch: Where weights are written for an engine that was started anew.
-        dtype: Number format of the engines.
-        address: This machine, as the engines reach it.
-    """
-
-    is_joint = True
-
-    def __init__(
-        self,
-        served: Path,
-        scratch: Path,
-        *,
-        dtype: torch.dtype | None = None,
-        address: str = "127.0.0.1",
-    ) -> None:
-        super().__init__(served, scratch, dtype=dtype)
-        self._address = address
-        self._group: Any = None
-
-    async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
-        """Broadcast to all engines at once."""
-        staging = self._ready()
-        async with watch.time("start"):
-            if self._group is None:
-                self._group = await self._meet(controls)
-            await asyncio.gather(*(control.start_update() for control in controls))
-        info = staging.layout()
-        async with watch.time("transfer"):
-            await asyncio.gather(
-                *(control.update(info) for control in controls),
-                asyncio.to_thread(_broadcast, self._group, staging.views),
-            )
-        async with watch.time("finish"):
-            await asyncio.gather(*(control.finish_update() for control in controls))
-
-    async def restore(self, control: EngineControl) -> None:
-        """Let one engine read from a folder; all meet again before the next broadcast."""
-        self._group = None
-        await super().restore(control)
-
-    async def _meet(self, controls: Sequence[EngineControl]) -> Any:
-        """Return the group of this process, rank 0, and all processes of the engines."""
-        common = importlib.import_module("vllm.distributed.weight_transfer.nccl_common")
-        sizes = [await control.world_size() for control in controls]
-        meeting = {
-            "master_address": self._address,
-            "master_port": _free_port(self._address),
-            "world_size": 1 + sum(sizes),
-        }
-        offsets = [1 + sum(sizes[:index]) for index in range(len(sizes))]
-        infos = [{**meeting, "rank_offset": offset} for offset in offsets]
-        group, *_ = await asyncio.gather(
-            asyncio.to_thread(_join, common, meeting),
-            *(control.init_transfer(info) for control, info in zip(controls, infos, strict=True)),
-        )
-        return group
-
-
 class AdapterTransfer:
     """Writes the files of a low-rank adapter, which servers load beside the base weights.
 
-    Each version has a name of its own, so requests under way end on the adapter that they began
-    with, and nothing pauses.
+    Each load has a name of its own, so requests under way end on the adapter that they began with,
+    and nothing pauses. No other run has that name: a server refuses one that it has already, and
+    keeps cached prefixes under it.
 
     Args:
         scratch: Where adapters are written.
@@ -280,6 +233,8 @@ class AdapterTransfer:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
+        self._token = secrets.token_hex(4)
+        self._loads = itertools.count()
         self._loaded: dict[str, list[str]] = {}
         self._folder: Path | None = None
         self.model = ""
@@ -294,7 +249,7 @@ class AdapterTransfer:
         plain: Any = model
         if not hasattr(plain, "peft_config"):
             raise PolicyError("adapters are sent of a model that has one; set 'model.lora_rank'")
-        self.model = f"policy-v{version}"
+        self.model = f"policy-{self._token}-{next(self._loads)}-v{version}"
         self._folder = self._scratch / self.model
         await asyncio.to_thread(plain.save_pretrained, str(self._folder))
 
@@ -314,8 +269,34 @@ class AdapterTransfer:
 
     async def restore(self, control: EngineControl) -> None:
         """Load what was sent last in one server."""
-        if self._folder is not None:
+        if self._folder is None:
+            return
+        try:
             await control.load_adapter(self.model, str(self._folder))
+        except PolicyError as error:
+            # It is the same process after all, and only this adapter has that name.
+            if _IS_THERE not in str(error):
+                raise
+        names = self._loaded.setdefault(control.name, [])
+        if self.model not in names:
+            names.append(self.model)
+
+    async def release(self, controls: Sequence[EngineControl]) -> None:
+        """Unload what was loaded, from servers that still answer."""
+        loaded, self._loaded = self._loaded, {}
+        # A server that is gone, or hangs, has nothing to be unloaded that matters.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RELEASE_S):
+                await asyncio.gather(
+                    *(_unload(control, loaded.get(control.name, ())) for control in controls)
+                )
+
+
+async def _unload(control: EngineControl, names: Sequence[str]) -> None:
+    with contextlib.suppress(InfrastructureError):
+        for name in names:
+            with contextlib.suppress(PolicyError):  # a restarted server never had it
+                await control.unload_adapter(name)
 
 
 def _in_process(control: EngineControl) -> Any:
@@ -324,34 +305,10 @@ def _in_process(control: EngineControl) -> Any:
     return control
 
 
-def _free_port(address: str) -> int:
-    with socket.socket() as opened:
-        opened.bind((address, 0))
-        return int(opened.getsockname()[1])
-
-
-def _join(common: Any, meeting: Mapping[str, Any]) -> Any:
-    return common.stateless_init_process_group(
-        meeting["master_address"],
-        meeting["master_port"],
-        0,
-        meeting["world_size"],
-        torch.cuda.current_device(),
-    )
-
-
-def _broadcast(group: Any, views: Mapping[str, Tensor]) -> None:
-    stream = torch.cuda.current_stream()
-    for view in views.values():
-        group.broadcast(view, src=0, stream=stream)
-    stream.synchronize()
-
-
 __all__ = [
     "AdapterTransfer",
     "FolderTransfer",
     "IpcTransfer",
-    "NcclTransfer",
     "SharedTransfer",
     "StagedTransfer",
     "Stopwatch",

@@ -153,8 +153,11 @@ class SyncedPolicy:
         return await self.inner.load()
 
     async def aclose(self) -> None:
-        """Free everything."""
-        await self.inner.aclose()
+        """Free everything, in the engines too where they still answer."""
+        try:
+            await self._transfer.release(self.inner.controls)
+        finally:
+            await self.inner.aclose()
 
     # -- changes of weights --------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class SyncedPolicy:
             controls = self.inner.controls
             await self._exchange(controls, watch)
             async with watch.time("prove"):
-                mean, largest = await self._prove(controls, is_changed=is_changed)
+                mean, largest = await self._prove(controls, self._wanted, is_changed=is_changed)
         return SyncReport(version=version, seconds=watch.seconds, mean=mean, largest=largest)
 
     async def verify(self) -> SyncReport:
@@ -194,8 +197,10 @@ class SyncedPolicy:
         Raises:
             PolicyError: If they differ.
         """
-        self._wanted = await asyncio.to_thread(probe_logprobs, self._model, self._ids)
-        mean, largest = await self._prove(self.inner.controls, is_changed=False)
+        wanted = await asyncio.to_thread(probe_logprobs, self._model, self._ids)
+        mean, largest = await self._prove(self.inner.controls, wanted, is_changed=False)
+        # What was sent stays what a restarted engine must have: the learner may have moved on.
+        self._wanted = self._wanted or wanted
         return SyncReport(version=self.version, seconds={}, mean=mean, largest=largest)
 
     @property
@@ -246,9 +251,20 @@ class SyncedPolicy:
             self.inner.model = self._transfer.model
 
     async def _prove(
-        self, controls: Sequence[EngineControl], *, is_changed: bool
+        self,
+        controls: Sequence[EngineControl],
+        wanted: tuple[float, ...],
+        *,
+        is_changed: bool,
+        is_alone: bool = False,
     ) -> tuple[float, float]:
         """Return mean and largest difference from the learner over all engines.
+
+        Args:
+            controls: The engines.
+            wanted: Log-probabilities of the fixed text by the weights that they must have.
+            is_changed: The weights are others than before.
+            is_alone: No request is under way on these engines.
 
         Raises:
             PolicyError: If one is past the tolerance, or the engine has not moved at all.
@@ -256,8 +272,12 @@ class SyncedPolicy:
         means: list[float] = []
         largest: list[float] = []
         for control in controls:
-            got, wanted = await self._compared(control)
-            off = [abs(a - b) for a, b in zip(got, wanted, strict=True)]
+            got, right = (
+                (await control.probe(), wanted)
+                if self._transfer.needs_pause or is_alone
+                else await self._continued(control)
+            )
+            off = [abs(a - b) for a, b in zip(got, right, strict=True)]
             means.append(sum(off) / len(off))
             largest.append(max(off))
             bound = self._tolerance
@@ -271,7 +291,7 @@ class SyncedPolicy:
             self._check_moved(control, got, is_changed=is_changed)
         return max(means), max(largest)
 
-    async def _compared(
+    async def _continued(
         self, control: EngineControl
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return log-probabilities of the same ids by engine and learner.
@@ -279,8 +299,6 @@ class SyncedPolicy:
         Beside live requests the engine goes on after the fixed text, and the learner scores what
         came: some engines with adapters end where they score a prompt among other requests.
         """
-        if self._transfer.needs_pause:
-            return await control.probe(), self._wanted
         answer = await control.continued()
         ids = (*self._ids, *answer.ids)
         scores = await asyncio.to_thread(probe_logprobs, self._model, ids)
@@ -314,7 +332,8 @@ class SyncedPolicy:
             await self._transfer.restore(control)
             if self._transfer.needs_pause:
                 await control.reset_cache()
-            await self._prove([control], is_changed=False)
+            # A new process has no request yet. The learner may have moved on since.
+            await self._prove([control], self._wanted, is_changed=False, is_alone=True)
 
 
 def probe_logprobs(model: nn.Module, ids: Sequence[int]) -> tuple[float, ...]:

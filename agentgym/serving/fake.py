@@ -79,6 +79,11 @@ class FakeVllm(FaultyServer):
         """Changes of weights so far."""
         return len(self._models) - 1
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that are loaded, in the order of loading."""
+        return tuple(self._adapters)
+
     def reborn(self) -> None:
         """Have the folder's weights, and nothing in the cache."""
         self._models = [FakeModel.load(self.folder)]
@@ -163,7 +168,10 @@ class FakeVllm(FaultyServer):
         return 200, {"results": [None]}
 
     async def _load_adapter(self, request: Request) -> tuple[int, object]:
-        self._adapters[request.body["lora_name"]] = FakeModel.load(Path(request.body["lora_path"]))
+        name = request.body["lora_name"]
+        if name in self._adapters:
+            return 400, {"error": f"The lora adapter '{name}' has already been loaded."}
+        self._adapters[name] = FakeModel.load(Path(request.body["lora_path"]))
         return 200, "Success"
 
     async def _unload_adapter(self, request: Request) -> tuple[int, object]:

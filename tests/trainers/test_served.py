@@ -15,9 +15,10 @@ from agentgym.config.problems import InvalidInputError
 from agentgym.errors import ConfigError, PolicyError
 from agentgym.serving.fake import FakeVllm
 from agentgym.trainers import served
+from agentgym.trainers.broadcast import NcclTransfer
 from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.staging import save_weights, untied_copy
-from agentgym.trainers.transfers import AdapterTransfer, FolderTransfer, NcclTransfer
+from agentgym.trainers.transfers import AdapterTransfer, FolderTransfer
 
 CORPUS = ("The product of 37 and 48 is 1776. hello again ",) * 30
 

@@ -348,13 +348,112 @@ async def test_adapter_has_a_name_for_each_version_and_nothing_pauses(
         policy, adapted, AdapterTransfer(tmp_path / "adapters"), tolerance=FLOAT32
     )
     fake.calls.clear()
+    names: list[str] = []
     for version in (1, 2, 3):
         adapted.learn(seed=version)
         await subject.update_weights(None, version)
-        assert policy.model == f"policy-v{version}"
+        names.append(policy.model)
+        assert names[-1].endswith(f"-v{version}")
     assert "/pause" not in fake.calls
     # Two stay: requests under way may use the last but one.
+    assert fake.adapters == tuple(names[1:])
     assert fake.calls.count("/v1/unload_lora_adapter") == 1
+
+
+async def test_run_that_goes_on_at_the_same_server_loads_its_version_again(
+    fake: FakeVllm, folder: Path, tmp_path: Path
+) -> None:
+    # As after an end that left no time to unload anything: the server still has version 4.
+    adapted, names = Adapted(folder), list[str]()
+    for seed in (1, 2):
+        policy = await connect(fake.url, options=OPTIONS)
+        transfer = AdapterTransfer(tmp_path / "adapters")
+        subject = SyncedPolicy(policy, adapted, transfer, tolerance=FLOAT32)
+        adapted.learn(seed=seed)
+        await subject.update_weights(None, 4)
+        names.append(policy.model)
+        await policy.aclose()
+    assert fake.adapters == tuple(names)
+
+
+async def test_version_that_is_sent_twice_has_two_names(
+    policy: VllmPolicy, folder: Path, tmp_path: Path, fake: FakeVllm
+) -> None:
+    adapted = Adapted(folder)
+    transfer = AdapterTransfer(tmp_path / "adapters")
+    subject = SyncedPolicy(policy, adapted, transfer, tolerance=FLOAT32)
+    for seed in (1, 2):
+        adapted.learn(seed=seed)
+        await subject.update_weights(None, 4)
+    assert len(set(fake.adapters)) == 2
+
+
+async def test_adapters_are_unloaded_at_the_end_from_servers_that_still_answer(
+    fake: FakeVllm, folder: Path, tmp_path: Path
+) -> None:
+    async with FakeVllm(folder, token_s=0.001) as second:
+        policy = await connect(f"{fake.url},{second.url}", options=OPTIONS)
+        adapted = Adapted(folder)
+        transfer = AdapterTransfer(tmp_path / "adapters")
+        subject = SyncedPolicy(policy, adapted, transfer, tolerance=FLOAT32)
+        for version in (1, 2):
+            adapted.learn(seed=version)
+            await subject.update_weights(None, version)
+        assert len(second.adapters) == 2
+        await fake.stop()
+        await subject.aclose()
+        assert second.adapters == ()
+
+
+async def test_restarted_server_is_compared_with_the_adapter_that_was_sent_g5(
+    policy: VllmPolicy, folder: Path, tmp_path: Path, fake: FakeVllm
+) -> None:
+    adapted = Adapted(folder)
+    transfer = AdapterTransfer(tmp_path / "adapters")
+    subject = SyncedPolicy(policy, adapted, transfer, tolerance=FLOAT32)
+    adapted.learn()
+    await subject.update_weights(None, 1)
+    before = await subject.generate(ask())
+    adapted.learn(seed=9)  # trains on, beside the requests
+    await fake.stop()
+    await fake.start()
+    assert await subject.generate(ask()) == before
+    assert fake.adapters == (policy.model,)
+
+
+async def test_server_that_does_not_say_when_it_began_gets_its_adapter_again(
+    policy: VllmPolicy, folder: Path, tmp_path: Path, fake: FakeVllm
+) -> None:
+    # It counts as another process after each broken connection, and has the adapter already.
+    handlers = fake.handlers()
+
+    async def silent(_: Any) -> tuple[int, object]:
+        return 200, ""
+
+    fake.handlers = lambda: {**handlers, ("GET", "/metrics"): silent}
+    adapted = Adapted(folder)
+    transfer = AdapterTransfer(tmp_path / "adapters")
+    subject = SyncedPolicy(policy, adapted, transfer, tolerance=FLOAT32)
+    adapted.learn()
+    await subject.update_weights(None, 1)
+    before = await subject.generate(ask())
+    fake.inject(Fault(kind=FaultKind.RESET))
+    assert await subject.generate(ask()) == before
+
+
+async def test_failed_check_does_not_change_what_a_restarted_server_is_compared_with(
+    policy: VllmPolicy, learner: Bigram, folder: Path, tmp_path: Path, fake: FakeVllm
+) -> None:
+    subject = synced(policy, learner, folder, tmp_path)
+    learner.learn()
+    await subject.update_weights(None, 1)
+    before = await subject.generate(ask())
+    learner.learn(seed=9)
+    with pytest.raises(PolicyError, match="does not have the learner's weights"):
+        await subject.verify()
+    await fake.stop()
+    await fake.start()
+    assert await subject.generate(ask()) == before
 
 
 async def test_request_that_is_sent_again_after_a_change_names_the_weights_that_sampled_it(

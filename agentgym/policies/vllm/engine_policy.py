@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -82,6 +83,7 @@ class EnginePolicy(abc.ABC):
         self._renderer = renderer
         self._id = policy_id
         self._max_context_tokens = max_context_tokens
+        self._token = secrets.token_hex(4)
         self._partial = partial
         self._pause = pause
         self._requests: set[asyncio.Timeout] = set()
@@ -152,9 +154,10 @@ class EnginePolicy(abc.ABC):
 
     def ask(self) -> Ask:
         """Return what all requests of the present version have in common."""
-        # A salt for each version: keys computed by older weights are never found again, even where
-        # a server kept them.
-        return Ask(model=self.model, end_ids=self._end_ids, cache_salt=f"agentgym-{self.version}")
+        # A salt for each version of each run: keys computed by other weights are never found again,
+        # even where a server kept them.
+        salt = f"agentgym-{self._token}-{self.version}"
+        return Ask(model=self.model, end_ids=self._end_ids, cache_salt=salt)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Return the completion of one prompt.

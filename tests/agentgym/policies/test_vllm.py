@@ -214,7 +214,13 @@ async def test_salt_of_the_cache_names_the_version(policy: VllmPolicy, fake: Fak
     async with policy.change_to(7):
         pass
     await policy.generate(ask())
-    assert fake.served_salts[-2:] == ["agentgym-0", "agentgym-7"]
+    first, second = fake.served_salts[-2:]
+    assert (first.endswith("-0"), second.endswith("-7")) == (True, True)
+    # The same within a version; another one for a run that meets the same server.
+    assert policy.ask() == policy.ask()
+    again = await connect(fake.url, options=OPTIONS, version=7)
+    assert again.ask().cache_salt != second
+    await again.aclose()
 
 
 # -------------------------------------------------------------------------------- handshake
