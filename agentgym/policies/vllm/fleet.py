@@ -82,16 +82,26 @@ class Fleet:
             InfrastructureError: If no server can be reached in time.
         """
         self.begin(episode_id)
+        for _ in self.members:
+            member = self._looked_at(episode_id)
+            if not member.is_doubtful:
+                return member
+            if await member.server.is_healthy(timeout_s=2.0):
+                break
+            sure = [other for other in self.members if not other.is_doubtful]
+            if not sure:
+                break
+            # It may have been lost, or replaced, too: the next round looks at it.
+            self._move(episode_id, min(sure, key=lambda other: other.episodes))
+        member = self._looked_at(episode_id)
+        await self.readmit(member)
+        return member
+
+    def _looked_at(self, episode_id: str) -> Member:
+        """Return the episode's server, doubtful where it has been silent for too long."""
         member = self._homes[episode_id]
         if time.monotonic() - member.last_answer > self._trust_s and not member.busy:
             member.is_doubtful = True
-        if member.is_doubtful:
-            if not await member.server.is_healthy(timeout_s=2.0):
-                sure = [other for other in self.members if not other.is_doubtful]
-                if sure:
-                    self._move(episode_id, min(sure, key=lambda other: other.episodes))
-                    return self._homes[episode_id]
-            await self.readmit(member)
         return member
 
     @contextmanager

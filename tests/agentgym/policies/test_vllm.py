@@ -412,6 +412,37 @@ async def test_episodes_of_a_dead_server_move_to_another(fake: FakeVllm, folder:
         await policy.aclose()
 
 
+async def test_server_that_an_episode_moves_to_is_looked_at_too_g5(
+    fake: FakeVllm, folder: Path, other: Path
+) -> None:
+    # While nobody spoke to it the second became another process, with other weights.
+    async with FakeVllm(folder) as second:
+        options = replace(OPTIONS, trust_s=0.0)
+        policy = await connect(f"{fake.url},{second.url}", options=options)
+        await policy.begin_episode("e")  # on the first
+        await fake.stop()
+        await second.stop()
+        second.folder = other
+        await second.start()
+        with pytest.raises(PolicyError, match="came back with other weights"):
+            await policy.generate(ask())
+        assert second.served_prompts[-1] == policy.probe_ids  # scored, and never sampled
+        await policy.aclose()
+
+
+async def test_episode_moves_past_a_server_that_is_lost_too(fake: FakeVllm, folder: Path) -> None:
+    async with FakeVllm(folder) as second, FakeVllm(folder) as third:
+        options = replace(OPTIONS, trust_s=0.0)
+        urls = f"{fake.url},{second.url},{third.url}"
+        policy = await connect(urls, options=options)
+        before = await policy.generate(ask())  # on the first
+        await fake.stop()
+        await second.stop()
+        assert await policy.generate(ask()) == before
+        assert [server.broken_connections for server in policy.servers] == [1, 1, 0]
+        await policy.aclose()
+
+
 async def test_dead_server_is_waited_for_and_its_episodes_go_on(
     policy: VllmPolicy, fake: FakeVllm
 ) -> None:
