@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
+from agentgym.concurrency import first_error
 from agentgym.errors import InfrastructureError
 from agentgym.serving.launch import ServerProcess, ServerSpec, log_tail
 
@@ -88,12 +89,13 @@ class Supervisor:
         self._options = options if options is not None else WatchOptions()
         self._say = on_event
         self._client = httpx.AsyncClient(trust_env=False)
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         try:
             for server in self.servers:
                 server.process = ServerProcess(server.spec)
-            await asyncio.gather(*(self._wait_ready(server) for server in self.servers))
+            await self._for_each(self._wait_ready)
         except BaseException:
             await self.aclose()
             raise
@@ -113,9 +115,22 @@ class Supervisor:
         Raises:
             InfrastructureError: If a server dies again and again; with the end of its log.
         """
+        await self._for_each(self._watch)
+
+    async def _watch(self, server: Watched) -> None:
+        # A loop of its own: a server that takes long to start hides no other one.
         while True:
-            await asyncio.gather(*(self.look(server) for server in self.servers))
+            await self.look(server)
             await asyncio.sleep(self._options.every_s)
+
+    async def _for_each(self, work: Callable[[Watched], Coroutine[Any, Any, None]]) -> None:
+        """Do something for every server at once; the first error ends it for all of them."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for server in self.servers:
+                    group.create_task(work(server))
+        except BaseExceptionGroup as failed:
+            raise first_error(failed) from None
 
     async def look(self, server: Watched) -> None:
         """Look at one server, and start it anew if it is dead or hung.
@@ -124,7 +139,7 @@ class Supervisor:
             InfrastructureError: If it died too often.
         """
         process = server.process
-        if process is None:
+        if process is None or self._is_closed:
             return
         if process.exit_code is not None:
             await self._start_anew(server, f"ended with code {process.exit_code}")
@@ -138,6 +153,7 @@ class Supervisor:
 
     async def aclose(self) -> None:
         """End every server. May be called more than once."""
+        self._is_closed = True  # first: a look that is under way starts nothing any more
         processes = [s.process for s in self.servers if s.process is not None]
         for server in self.servers:
             server.process, server.state = None, ServerState.ENDED
@@ -145,10 +161,14 @@ class Supervisor:
         await self._client.aclose()
 
     async def _start_anew(self, server: Watched, reason: str) -> None:
+        process = server.process
+        if process is None:  # closed meanwhile
+            return
         self._say(f"{server.spec.url} {reason}; starting it anew")
-        assert server.process is not None
         # Whatever is left of it: an engine without its parent still holds memory.
-        await asyncio.to_thread(server.process.kill)
+        await asyncio.to_thread(process.kill)
+        if self._is_closed:
+            return
         now = time.monotonic()
         server.restarts.append(now)
         while now - server.restarts[0] > self._options.window_s:
@@ -169,6 +189,8 @@ class Supervisor:
         process = server.process
         assert process is not None
         while not await self._answers(f"{server.spec.url}/health", self._options.answer_s):
+            if self._is_closed:
+                return
             if process.exit_code is not None:
                 raise InfrastructureError(
                     f"the server for {server.spec.url} ended with code {process.exit_code} before "
@@ -190,6 +212,8 @@ class Supervisor:
         return await self._answers(f"{url}/is_paused", self._options.engine_s)
 
     async def _answers(self, url: str, timeout_s: float) -> bool:
+        if self._is_closed:
+            return False
         try:
             reply = await self._client.get(url, timeout=timeout_s)
         except httpx.HTTPError:

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from agentgym.serving.launch import (
     server_command,
     server_environment,
 )
-from agentgym.serving.supervisor import ServerState, Supervisor, WatchOptions
+from agentgym.serving.supervisor import ServerState, Supervisor, Watched, WatchOptions
 from agentgym.trainers.models.tiny import build_tiny
 
 FAKE = "agentgym.serving.fake"
@@ -121,6 +123,83 @@ async def test_server_that_dies_again_and_again_ends_the_watch_h8(spec: ServerSp
         server.process.kill()
         with pytest.raises(InfrastructureError, match="started anew 2 times"):
             await supervisor.look(server)
+
+
+@pytest.fixture
+def two(spec: ServerSpec) -> list[ServerSpec]:
+    return [spec, replace(spec, port=free_port(), log=spec.log.with_name("second.log"))]
+
+
+async def test_slow_restart_does_not_hide_that_another_server_died(
+    two: list[ServerSpec],
+) -> None:
+    async with Supervisor(two, options=WATCH) as supervisor:
+        slow, other = supervisor.servers
+        wait_ready, is_slow = supervisor._wait_ready, asyncio.Event()
+
+        async def held(server: Watched) -> None:
+            if server is slow:
+                is_slow.set()
+                await asyncio.Event().wait()
+            await wait_ready(server)
+
+        supervisor._wait_ready = held
+        watch = asyncio.create_task(supervisor.watch())
+        assert slow.process is not None
+        slow.process.kill()
+        await is_slow.wait()
+        first = other.process
+        assert first is not None
+        first.kill()
+        async with asyncio.timeout(30):
+            while other.process is first or other.state is not ServerState.READY:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        watch.cancel()
+
+
+async def test_nothing_is_started_once_the_watch_of_a_server_has_ended_in_an_error_h8(
+    two: list[ServerSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first one's restarts are used up while the second is on its way to a new process.
+    async with Supervisor(two, options=replace(WATCH, restarts=1)) as supervisor:
+        failing, dying = supervisor.servers
+        failing.restarts.append(time.monotonic())
+        kill, may_go_on = ServerProcess.kill, threading.Event()
+        last = dying.process
+
+        def slowly(process: ServerProcess) -> None:
+            kill(process)
+            if process is last:
+                may_go_on.wait(30)
+
+        for server in supervisor.servers:
+            assert server.process is not None
+            server.process.kill()
+        started: list[ServerSpec] = []
+        monkeypatch.setattr(ServerProcess, "kill", slowly)
+        monkeypatch.setattr("agentgym.serving.supervisor.ServerProcess", started.append)
+        with pytest.raises(InfrastructureError, match="started anew 1 times"):
+            await supervisor.watch()
+        await supervisor.aclose()
+        may_go_on.set()
+        await asyncio.sleep(0.2)
+        assert started == []
+
+
+async def test_closed_supervisor_starts_nothing(
+    spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Supervisor([spec], options=WATCH) as supervisor:
+        (server,) = supervisor.servers
+        process = server.process
+        assert process is not None
+        process.kill()
+        await supervisor.aclose()
+        server.process = process  # as a look that began before the end has it
+        started: list[ServerSpec] = []
+        monkeypatch.setattr("agentgym.serving.supervisor.ServerProcess", started.append)
+        await supervisor._start_anew(server, "ended")
+        assert started == []
 
 
 async def test_server_that_cannot_start_shows_the_end_of_its_log(spec: ServerSpec) -> None:
