@@ -74,6 +74,10 @@ class Transfer(Protocol):
         """Give what was sent last to an engine that was started anew."""
         ...
 
+    def forget(self) -> None:
+        """Take it that no engine has met the learner: one of them is another process now."""
+        ...
+
     async def release(self, controls: Sequence[EngineControl]) -> None:
         """Leave nothing in the engines that only this run needs, where they still answer."""
         ...
@@ -111,6 +115,9 @@ class FolderTransfer:
         """Let one engine read what was written last."""
         if self._folder is not None:
             await control.reload(str(self._folder))
+
+    def forget(self) -> None:
+        """Do nothing: engines are spoken to one by one."""
 
     async def release(self, controls: Sequence[EngineControl]) -> None:
         """Do nothing: the next run sends weights of its own."""
@@ -152,6 +159,9 @@ class StagedTransfer:
             await asyncio.to_thread(save_weights, self.staging.views, folder)
             await control.reload(str(folder))
 
+    def forget(self) -> None:
+        """Do nothing: engines are spoken to one by one."""
+
     async def release(self, controls: Sequence[EngineControl]) -> None:
         """Do nothing: the next run sends weights of its own."""
 
@@ -172,6 +182,10 @@ class IpcTransfer(StagedTransfer):
     def on_staging(self, staging: Staging) -> None:
         """Make the handles once: they hold as long as the copy does."""
         self._info = {**staging.layout(), "ipc_handles_pickled": staging.handles()}
+
+    def forget(self) -> None:
+        """Meet every engine anew before the next transfer."""
+        self._met.clear()
 
     async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Let every engine read the copy."""
@@ -280,6 +294,9 @@ class AdapterTransfer:
         names = self._loaded.setdefault(control.name, [])
         if self.model not in names:
             names.append(self.model)
+
+    def forget(self) -> None:
+        """Do nothing: engines are spoken to one by one."""
 
     async def release(self, controls: Sequence[EngineControl]) -> None:
         """Unload what was loaded, from servers that still answer."""

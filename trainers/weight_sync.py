@@ -210,6 +210,10 @@ class SyncedPolicy:
     async def _exchange(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Bring the new weights in, the engines paused if they must be."""
         if self._transfer.is_joint:
+            for control in controls:
+                # A process that was started anew is in no group: the others would wait for it.
+                if await self.inner.revive(control):
+                    self._transfer.forget()
             await self._stop_and_send(controls, watch)
             return
         # Each engine by itself: one that dies meanwhile does not stop the others.

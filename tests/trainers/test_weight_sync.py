@@ -534,6 +534,34 @@ async def test_server_that_dies_in_a_change_gets_it_when_it_is_back(
     )
 
 
+class Joint(FolderTransfer):
+    """Stands for a broadcast: all engines take part at once, as members of a group."""
+
+    is_joint = True
+
+    def __init__(self, served: Path, scratch: Path) -> None:
+        super().__init__(served, scratch)
+        self.forgotten = 0
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+
+async def test_group_of_a_broadcast_is_forgotten_where_an_engine_was_started_anew(
+    policy: VllmPolicy, learner: Bigram, folder: Path, tmp_path: Path, fake: FakeVllm
+) -> None:
+    # Nobody spoke to the server since, so nothing else has found out.
+    transfer = Joint(folder, tmp_path / "scratch")
+    subject = SyncedPolicy(policy, learner, transfer, tolerance=FLOAT32)
+    for version, wanted in ((1, 0), (2, 0), (3, 1), (4, 1)):
+        if version == 3:
+            await fake.stop()
+            await fake.start()
+        learner.learn(seed=version)
+        await subject.update_weights(None, version)
+        assert transfer.forgotten == wanted
+
+
 async def test_two_servers_change_together(
     fake: FakeVllm, learner: Bigram, folder: Path, tmp_path: Path
 ) -> None:
