@@ -236,15 +236,18 @@ def _add(entry: EnvEntry) -> None:
 def _adopted(env_id: str) -> EnvEntry | None:
     """Return an entry for an environment that Gymnasium alone knows, and keep it.
 
-    Its observations and actions must be text, which `make` finds out.
+    Its observations and actions must be text, which `make` finds out. Of `module:id` the module is
+    imported, and may register the environment here: then its own entry stands.
     """
     # By string: the core imports no part.
     adapter = importlib.import_module(_ADAPTER)
     if not adapter.is_known(env_id):
         return None
     name = env_id.rpartition(":")[2]
-    factory = functools.partial(adapter.make_text_env, name)
-    entry = EnvEntry(id=name, target=f"{_ADAPTER}:make_text_env", factory=factory)
+    entry = _entries.get(name)
+    if entry is None:
+        factory = functools.partial(adapter.make_text_env, name)
+        entry = EnvEntry(id=name, target=f"{_ADAPTER}:make_text_env", factory=factory)
     _entries[name] = _entries[env_id] = entry
     return entry
 

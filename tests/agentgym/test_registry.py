@@ -219,3 +219,21 @@ def test_bad_target_says_what_is_wrong(
 
 def test_missing_extra_is_an_import_error() -> None:
     assert issubclass(MissingExtraError, ImportError)
+
+
+def test_module_before_the_id_is_imported_and_its_own_registration_stands(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    code = readme.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "capitals.py").write_text(code, encoding="utf-8")
+    out = run(
+        tmp_path,
+        """
+        import agentgym
+        from agentgym.cli.main import main
+        env = agentgym.make("capitals:demo/capitals-v0")
+        print(type(env).__name__, env.env_id, agentgym.make("demo/capitals-v0").env_id)
+        print(main(["envs", "check", "capitals:demo/capitals-v0", "--json"]))
+        """,
+    )
+    lines = out.splitlines()
+    assert (lines[0], lines[-1]) == ("Capitals demo/capitals-v0 demo/capitals-v0", "0")
