@@ -42,7 +42,7 @@ def serve(
     context: Annotated[int | None, typer.Option(help="Prompt and completion together.")] = None,
     rows: Annotated[int, typer.Option(help="Requests that a server samples at once.")] = 256,
     gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory to take.")] = 0.85,
-    front_ends: Annotated[int, typer.Option(help="HTTP processes of a server.")] = 1,
+    front_ends: Annotated[int, typer.Option(help="Only 1; for more, start more servers (-n).")] = 1,
     eager: Annotated[bool, typer.Option("--eager", help="Start sooner, run slower.")] = False,
     python: Annotated[
         Path | None, typer.Option(help=f"Interpreter with vLLM; by default that of ${ENVIRONMENT}.")
@@ -59,6 +59,7 @@ def serve(
         urls = [url.rstrip("/") for url in attach.split(",")]
         return asyncio.run(_until_signal(_watch_running(urls)))
     assert policy is not None
+    _require_one(front_ends)
     from agentgym.serving.launch import ServerDevice, ServerSpec, WeightTransfer
 
     chosen = ServerDevice(_one_of(device, [d.value for d in ServerDevice]) or _found_device())
@@ -80,12 +81,23 @@ def serve(
             gpu_memory=gpu_memory,
             transfer=WeightTransfer(way) if way is not None else None,
             lora_rank=lora_rank,
-            front_ends=front_ends,
             is_eager=eager,
         )
         for index in range(servers)
     ]
     return asyncio.run(_until_signal(_supervise(specs)))
+
+
+def _require_one(front_ends: int) -> None:
+    # Its command that starts several does not say when its process began, and that is how a server
+    # that was started anew is told from the one before.
+    if front_ends != 1:
+        more = max(front_ends, 2)
+        raise ConfigError(
+            f"'front_ends' must be 1 (got {front_ends!r}): vLLM's server speaks HTTP in one "
+            f"process. Where that is too slow start several servers: -n {more}, with --gpus, or "
+            "on one GPU with a smaller --gpu-memory each"
+        )
 
 
 async def _supervise(specs: list[ServerSpec]) -> None:

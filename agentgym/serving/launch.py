@@ -76,8 +76,6 @@ class ServerSpec:
     """How tensors get in; None: by folder or adapter only."""
     lora_rank: int = 0
     """Largest rank of adapters; 0 takes none."""
-    front_ends: int = 1
-    """Processes that speak HTTP before the engine."""
     is_eager: bool = False
     """Leave out compilation and graphs: starts sooner, runs slower."""
     extra: tuple[str, ...] = ()
@@ -115,8 +113,6 @@ def server_command(spec: ServerSpec) -> list[str]:
             options.append(("--weight-transfer-config", f'{{"backend":"{spec.transfer}"}}'))
     if spec.lora_rank:
         options.append(("--max-lora-rank", spec.lora_rank))
-    if spec.front_ends > 1:
-        options.append(("--api-server-count", spec.front_ends))
     flags = ["--enable-prefix-caching", "--disable-uvicorn-access-log"]
     if spec.device is ServerDevice.CPU:
         # vLLM 0.32 on a CPU ends at a seeded request whose prompt it takes in pieces.

@@ -7,6 +7,8 @@ prefix cache on, end ids ignored: all episodes turn by turn, or each by itself, 
     python tests/bench/vllm_throughput.py --model /opt/smol                  # a GPU
     python tests/bench/vllm_throughput.py --model DIR --mini                 # vLLM for the CPU
 
+Phase `http:N` is N servers that share the GPU's memory: one server speaks HTTP in one process.
+
 Results are printed as they come, one JSON line each; every server is ended at the end.
 """
 
@@ -356,19 +358,22 @@ def run_clients(
     }
 
 
-async def server_load(url: str) -> float:
+async def server_load(urls: str) -> float:
     from agentgym.policies.vllm import Server
 
-    server = Server(url)
-    try:
-        return (await server.load()).prefix_hits
-    finally:
-        await server.aclose()
+    hits = 0.0
+    for url in urls.split(","):
+        server = Server(url)
+        try:
+            hits += (await server.load()).prefix_hits
+        finally:
+            await server.aclose()
+    return hits
 
 
-def http(args: argparse.Namespace, front_ends: int, best: dict[int, float]) -> None:
-    """Measure our client through the HTTP server, by number of client processes."""
-    with server(args, front_ends) as url:
+def http(args: argparse.Namespace, count: int, best: dict[int, float]) -> None:
+    """Measure our client through HTTP servers on one GPU, by number of client processes."""
+    with servers(args, count) as url:
         for episodes in args.episodes:
             for processes in args.clients:
                 if processes > episodes:
@@ -377,7 +382,7 @@ def http(args: argparse.Namespace, front_ends: int, best: dict[int, float]) -> N
                 ratio = row["tokens_per_s"] / best[episodes] if best.get(episodes) else None
                 say(
                     phase="http",
-                    front_ends=front_ends,
+                    servers=count,
                     clients=processes,
                     episodes=episodes,
                     ratio=ratio,
@@ -386,31 +391,36 @@ def http(args: argparse.Namespace, front_ends: int, best: dict[int, float]) -> N
 
 
 @contextmanager
-def server(args: argparse.Namespace, front_ends: int) -> Iterator[str]:
-    log = Path(tempfile.mkdtemp(prefix="agentgym-bench-")) / "server.log"
-    spec = ServerSpec(
-        folder=args.model,
-        port=free_port(),
-        log=log,
-        python=args.server_python,
-        device=ServerDevice.CPU if args.mini else ServerDevice.CUDA,
-        max_context_tokens=args.context,
-        max_rows=max(args.episodes),
-        gpu_memory=args.gpu_memory,
-        front_ends=front_ends,
-        is_eager=args.mini,
-    )
+def servers(args: argparse.Namespace, count: int) -> Iterator[str]:
+    """Start servers that share the GPU's memory and yield their addresses, with commas between."""
+    folder = Path(tempfile.mkdtemp(prefix="agentgym-bench-"))
     began = time.perf_counter()
-    process = ServerProcess(spec)
+    running: list[ServerProcess] = []
     try:
-        process.wait_ready(timeout_s=240)
-        say(phase="http", front_ends=front_ends, ready_s=time.perf_counter() - began)
-        yield spec.url
+        for index in range(count):
+            spec = ServerSpec(
+                folder=args.model,
+                port=free_port(),
+                log=folder / f"server-{index}.log",
+                python=args.server_python,
+                device=ServerDevice.CPU if args.mini else ServerDevice.CUDA,
+                max_context_tokens=args.context,
+                max_rows=max(args.episodes),
+                gpu_memory=args.gpu_memory / count,
+                is_eager=args.mini,
+            )
+            running.append(ServerProcess(spec))
+            # One after the other: each measures the memory that is free when it starts.
+            running[-1].wait_ready(timeout_s=240)
+        say(phase="http", servers=count, ready_s=time.perf_counter() - began)
+        yield ",".join(process.spec.url for process in running)
     except BaseException:
-        print(log_tail(log), file=sys.stderr, flush=True)
+        for process in running:
+            print(log_tail(process.spec.log), file=sys.stderr, flush=True)
         raise
     finally:
-        process.stop()
+        for process in running:
+            process.stop()
 
 
 def say(**row: Any) -> None:
@@ -422,7 +432,7 @@ def say(**row: Any) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--phases", default="inprocess,http:1,http:4,http:8")
+    parser.add_argument("--phases", default="inprocess,http:1,http:2,http:4")
     parser.add_argument("--episodes", default="64,256,512")
     parser.add_argument("--clients", default="1,4,8")
     parser.add_argument("--repeats", type=int, default=2)

@@ -241,7 +241,6 @@ def test_command_says_what_the_client_relies_on(spec: ServerSpec) -> None:
         gpu="1",
         transfer=WeightTransfer.IPC,
         lora_rank=16,
-        front_ends=4,
         max_context_tokens=2_048,
         gpu_memory=0.3,
     )
@@ -254,7 +253,6 @@ def test_command_says_what_the_client_relies_on(spec: ServerSpec) -> None:
         '--weight-transfer-config {"backend":"ipc"}',
         "--enable-lora",
         "--max-lora-rank 16",
-        "--api-server-count 4",
         "--max-model-len 2048",
         "--gpu-memory-utilization 0.3",
     ):
@@ -302,6 +300,8 @@ def test_serve_ends_its_servers_when_it_is_told_to(folder: Path, tmp_path: Path)
         (["x", "--device", "gpu"], "got 'gpu'"),
         (["x", "--device", "cpu", "--transfer", "ipx"], "did you mean 'ipc'"),
         (["x", "--device", "cuda", "-n", "2", "--gpus", "0"], "one GPU a server, 2"),
+        (["x", "--device", "cpu", "--front-ends", "4"], "start several servers: -n 4"),
+        (["x", "--device", "cpu", "--front-ends", "0"], "'front_ends' must be 1 (got 0)"),
     ],
 )
 def test_wrong_input_of_serve_is_one_line(
