@@ -7,16 +7,20 @@ K prefixes. A target whose prefix is no beginning of a row gets a row of its own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentgym.policies.transformers.store import aligned
+from agentgym.records import Trajectory
 from agentgym.trainers.batch import Batch, MicroBatch
 from agentgym.trainers.learner import Learner
-from agentgym.trainers.parts.probes import ScoringRequest
+from agentgym.trainers.parts.probes import ScoringRequest, belief_fields
+from agentgym.trainers.parts.registry import Slot
+from agentgym.trainers.preset import Preset
+from agentgym.trainers.stages import call_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,34 @@ class _Layout:
             self.reach.to(device),
             self.branch.to(device),
         )
+
+
+def with_beliefs(
+    preset: Preset,
+    learner: Learner,
+    batch: Batch,
+    trajectories: Sequence[Trajectory],
+    *,
+    answers: Mapping[str, tuple[str, ...]],
+    encode: Callable[[str], Sequence[int]],
+) -> Batch:
+    """Return the batch with what a preset's probes ask of the model.
+
+    Args:
+        preset: Whose probes.
+        learner: Owner of the model.
+        batch: The batch.
+        trajectories: Its trajectories, in its order.
+        answers: Gold answers by task id.
+        encode: Tokenizer of the policy.
+    """
+    requests: tuple[ScoringRequest, ...] = ()
+    for config in preset.probes:
+        requests += call_part(Slot.PROBE, config, trajectories, answers, encode)
+    means = score_requests(learner, batch, requests) if requests else ()
+    count, turns = batch.table.turn_valid.shape
+    beliefs = belief_fields(requests, means, trajectories=count, turns=turns)
+    return batch.with_turn_fields(belief_logprobs=beliefs)
 
 
 def score_requests(

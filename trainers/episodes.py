@@ -20,6 +20,7 @@ from agentgym.trainers.ahead import Drawn
 from agentgym.trainers.batch import Batch, collate
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.parts.registry import Slot
+from agentgym.trainers.preset import PartConfig, Preset
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream
 from agentgym.trainers.staleness import split_stale, token_lags
@@ -157,8 +158,7 @@ def without_refilled(
     session: Session, groups: Sequence[Group], scores: Sequence[Score]
 ) -> list[Group]:
     """Return the groups that no filter of the preset wants replaced by others."""
-    # The others ask for nothing, and may read what the learner has not attached yet.
-    asking = tuple(one for one in session.preset.filters if one.parameters.get("refill"))
+    asking = asking_filters(session.preset)
     if not asking or not groups:
         return list(groups)
     batch = batch_of(session, groups, scores)
@@ -168,19 +168,44 @@ def without_refilled(
     return [group for group in groups if group.id not in unwanted]
 
 
+def asking_filters(preset: Preset) -> tuple[PartConfig, ...]:
+    """Return the filters that may ask for other groups.
+
+    The others may read what the learner has not attached yet.
+    """
+    return tuple(one for one in preset.filters if one.parameters.get("refill"))
+
+
 def batch_of(session: Session, groups: Sequence[Group], scores: Sequence[Score]) -> Batch:
     """Return the batch of some groups, without what the preset needs beside it."""
+    # No update is taken between the collection of a step's episodes and its last batch.
+    return make_batch(
+        session.preset,
+        groups,
+        scores,
+        pad_id=session.renderer.pad_id,
+        version=session.learner.updates,
+    )
+
+
+def make_batch(
+    preset: Preset,
+    groups: Sequence[Group],
+    scores: Sequence[Score],
+    *,
+    pad_id: int,
+    version: int,
+) -> Batch:
+    """Return the batch of some groups, trained on by weights of a version."""
     trajectories = [t for group in groups for t in group.trajectories]
     ids = {t.id for t in trajectories}
     samples = objective.call_part(
-        Slot.ROWS, session.preset.rows, [sample for t in trajectories for sample in to_samples(t)]
+        Slot.ROWS, preset.rows, [sample for t in trajectories for sample in to_samples(t)]
     )
     own = [score for score in scores if score.trajectory_id in ids]
-    batch = collate(samples, trajectories, own, pad_id=session.renderer.pad_id)
-    # No update is taken between the collection of a step's episodes and its last batch. Off the
-    # mask, where a token has no version, the lag means nothing.
-    lag = session.learner.updates - batch.rows.versions
-    return batch.with_token_fields(lag=lag.float())
+    batch = collate(samples, trajectories, own, pad_id=pad_id)
+    # Off the mask, where a token has no version, the lag means nothing.
+    return batch.with_token_fields(lag=(version - batch.rows.versions).float())
 
 
 def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
@@ -200,6 +225,7 @@ def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
     return {
         "outcome": _mean([score.outcome for score in episodes.scores]),
         "success": _mean([float(score.is_success) for score in episodes.scores]),
+        "groups": float(len(episodes.groups)),
         "episodes": float(len(trajectories)),
         "turns_per_episode": len(turns) / count,
         "tokens_per_episode": tokens / count,
@@ -255,11 +281,13 @@ def _all_failed(failures: Sequence[Failure]) -> str:
 __all__ = [
     "MAX_REFILLS",
     "Episodes",
+    "asking_filters",
     "batch_of",
     "collect",
     "cut_off",
     "episode_metrics",
     "group_id",
     "group_spec",
+    "make_batch",
     "sampled_tokens",
 ]

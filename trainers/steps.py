@@ -20,14 +20,13 @@ from agentgym.evaluation import EvaluationResult, evaluate_policy
 from agentgym.evaluation.signals import length_warning
 from agentgym.records import Group
 from agentgym.runs.lines import DiskError
-from agentgym.trainers import checkpoint, objective
+from agentgym.trainers import checkpoint
 from agentgym.trainers.batch import Batch
-from agentgym.trainers.beliefs import score_requests
+from agentgym.trainers.beliefs import with_beliefs
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.episodes import Episodes, batch_of, cut_off, episode_metrics
 from agentgym.trainers.models.save import save_policy
-from agentgym.trainers.parts.probes import ScoringRequest, belief_fields
-from agentgym.trainers.parts.registry import Need, Slot
+from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.session import Session
 from agentgym.trainers.world import full_state
 
@@ -84,15 +83,14 @@ def _with_beliefs(
     if Need.BELIEF not in session.preset.needs:
         return batch
     trajectories = [t for group in groups for t in group.trajectories]
-    requests: tuple[ScoringRequest, ...] = ()
-    for config in session.preset.probes:
-        requests += objective.call_part(
-            Slot.PROBE, config, trajectories, answers, session.renderer.encode
-        )
-    means = score_requests(session.learner, batch, requests) if requests else ()
-    count, turns = batch.table.turn_valid.shape
-    beliefs = belief_fields(requests, means, trajectories=count, turns=turns)
-    return batch.with_turn_fields(belief_logprobs=beliefs)
+    return with_beliefs(
+        session.preset,
+        session.learner,
+        batch,
+        trajectories,
+        answers=answers,
+        encode=session.renderer.encode,
+    )
 
 
 async def learn(session: Session, batches: Sequence[Batch]) -> dict[str, float]:

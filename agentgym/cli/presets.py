@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from agentgym.cli.output import print_json, print_table, say
 from agentgym.config.files import dump_yaml
-from agentgym.errors import MissingExtraError
+from agentgym.errors import ConfigError, MissingExtraError
 
 app = typer.Typer(help="Presets: objectives as data.", rich_markup_mode=None)
 
@@ -50,8 +51,25 @@ def show(name: PresetName, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def explain(name: PresetName, overrides: Overrides = None) -> None:
-    """Explain a preset: its formula, its bias, and what each part does, in the order of a step."""
+def explain(
+    name: PresetName,
+    overrides: Overrides = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run folder: explain numbers of its episodes instead.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="With --run: which step, from 1.", min=1)] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="With --run: which group; the first whose outcomes differ by default."),
+    ] = None,
+) -> None:
+    """Explain a preset: its formula, its bias, and what each part does, in the order of a step.
+
+    With --run and --step, one group that a run trained on: from rewards to token coefficients.
+    """
+    if run is not None or step is not None or group is not None:
+        _explain_run(name, overrides, run, step, group)
+        return
     preset = _load(name, overrides)
     say(f"{preset.name} ({preset.status}): {preset.source}\n")
     say(preset.formula)
@@ -71,6 +89,19 @@ def explain(name: PresetName, overrides: Overrides = None) -> None:
     print_table(["slot", "part", "parameters", "what it does"], rows)
     needs = ", ".join(sorted(str(need) for need in preset.needs))
     say(f"needs: {needs or 'nothing beside the batch'}")
+
+
+def _explain_run(
+    name: str, overrides: list[str] | None, run: Path | None, step: int | None, group: str | None
+) -> None:
+    from agentgym.cli.environments import parse_kwargs
+
+    if run is None or step is None:
+        raise ConfigError("numbers of a run need both --run FOLDER and --step N")
+    preset_module()  # says what is missing without torch
+    module: Any = importlib.import_module("agentgym.trainers.explain_run")
+    for line in module.explain_run(run, name, parse_kwargs(overrides), step=step, group=group):
+        say(line)
 
 
 def _load(name: str, overrides: list[str] | None) -> Any:
