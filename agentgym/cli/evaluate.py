@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,8 +75,9 @@ def _resolve(
 def _run(config: RunConfig, policy: str) -> EvaluationResult:
     from agentgym import door
     from agentgym.cli.live import progress_sink
+    from agentgym.evaluation.evaluator import own_sources
 
-    sources = {source.name: cast("Any", source.kwargs) for source in config.envs}
+    sources = own_sources(config)
     door.check_evaluation(sources, policy, config.eval)
     with progress_sink() as sink:
         sink.on_phase("evaluate", None)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from agentgym import seeding
+from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import EvalConfig, RunConfig
 from agentgym.engine import Engine, GroupSpec
 from agentgym.errors import ConfigError
@@ -49,9 +50,55 @@ def choose_tasks(
 
 
 def evaluation_sources(config: RunConfig) -> dict[str, Mapping[str, Json]]:
-    """Return what a run is evaluated on: `eval.suites`, or its own sources."""
-    own = {source.name: cast("Mapping[str, Json]", source.kwargs) for source in config.envs}
-    return {name: own.get(name, {}) for name in config.eval.suites} or own
+    """Return what a run is evaluated on: `eval.suites`, or its own sources.
+
+    A suite of `eval.suites` which the run has once has the run's arguments, otherwise its own.
+
+    Raises:
+        InvalidInputError: If the run has a source more than once with other arguments, and
+            `eval.suites` does not say what is meant.
+    """
+    if not config.eval.suites:
+        return own_sources(config)
+    own = {name: kwargs[0] for name, kwargs in _by_name(config).items() if len(kwargs) == 1}
+    return {name: own.get(name, {}) for name in config.eval.suites}
+
+
+def own_sources(config: RunConfig) -> dict[str, Mapping[str, Json]]:
+    """Return a run's sources with their arguments, each name once.
+
+    Raises:
+        InvalidInputError: If a name is given again with other arguments.
+    """
+    grouped = _by_name(config)
+    problems = [
+        Problem(
+            key="envs",
+            text=f"{name!r} is given twice for evaluation, with {_shown(kwargs[0])} and with "
+            f"{_shown(kwargs[1])}; give it once, such as {name}:levels=[1,4], or name what to "
+            "evaluate on in a run's eval.suites",
+        )
+        for name, kwargs in grouped.items()
+        if len(kwargs) > 1
+    ]
+    if problems:
+        raise InvalidInputError(problems)
+    return {name: kwargs[0] for name, kwargs in grouped.items()}
+
+
+def _by_name(config: RunConfig) -> dict[str, list[Mapping[str, Json]]]:
+    """Return name -> the different arguments that it is given with."""
+    found: dict[str, list[Mapping[str, Json]]] = {}
+    for source in config.envs:
+        of_name = found.setdefault(source.name, [])
+        kwargs = cast("Mapping[str, Json]", source.kwargs)
+        if kwargs not in of_name:
+            of_name.append(kwargs)
+    return found
+
+
+def _shown(kwargs: Mapping[str, Json]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in kwargs.items()) or "no arguments"
 
 
 async def evaluate_policy(

@@ -172,6 +172,15 @@ def test_eval_prints_a_table_and_writes_json_beside_it(
     assert file.with_name("math-arithmetic-expert-2.json").is_file()  # nothing is overwritten
 
 
+def test_eval_refuses_a_source_that_is_given_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    twice = "math/arithmetic,math/arithmetic:levels=[4]"
+    assert main(["eval", twice, "--policy", "expert", "-n", "4"]) == 2
+    assert "'math/arithmetic' is given twice" in capsys.readouterr().err
+
+
 def test_eval_prints_its_own_sampling_default_m8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,3 +168,16 @@ def test_run_is_evaluated_on_its_own_sources_unless_others_are_named() -> None:
     assert evaluation_sources(RunConfig(envs=(own,))) == {"a/b": {"level": 2}}
     other = RunConfig(envs=(own,), eval=EvalConfig(suites=("c/d", "a/b")))
     assert evaluation_sources(other) == {"c/d": {}, "a/b": {"level": 2}}
+
+
+def test_a_source_given_twice_with_other_arguments_is_refused_not_dropped() -> None:
+    twice = (
+        EnvSource(name="a/b", kwargs={"levels": [1]}),
+        EnvSource(name="c/d"),
+        EnvSource(name="a/b", kwargs={"levels": [4]}, weight=2.0),
+    )
+    with pytest.raises(ConfigError, match=r"'a/b' is given twice.*levels=\[4\].*eval\.suites"):
+        evaluation_sources(RunConfig(envs=twice))
+    # What is named for evaluation itself has the environment's own arguments.
+    named = RunConfig(envs=twice, eval=EvalConfig(suites=("a/b", "c/d")))
+    assert evaluation_sources(named) == {"a/b": {}, "c/d": {}}
