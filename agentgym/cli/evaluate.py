@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from agentgym.cli.output import print_table, say
 if TYPE_CHECKING:
     from agentgym.config import RunConfig
     from agentgym.evaluation.result import EvaluationResult
+    from agentgym.records import Json
 
 
 def evaluate(
@@ -37,17 +39,21 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
 ) -> None:
     """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals."""
-    resolved = _resolve(words, config, policy=policy, attempts=attempts, tasks=tasks)
-    result = _run(resolved, policy)
-    file = out if out is not None else _free_file(resolved, policy)
-    from agentgym.runs.folder import write_atomic
+    from agentgym.runs.folder import check_writable, write_atomic
 
+    resolved = _resolve(words, config, policy=policy, attempts=attempts, tasks=tasks)
+    sources = _checked_sources(resolved, policy)
+    file = out if out is not None else _free_file(resolved, policy)
+    check_writable(file)
+    result = _run(resolved, sources, policy)
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
-    write_atomic(file, text)
+    # Shown first: a disk that is full by now takes nothing away.
     if as_json:
         sys.stdout.write(text)
     else:
         show(result)
+    write_atomic(file, text)
+    if not as_json:
         say(f"\nresult: {file}")
 
 
@@ -72,13 +78,21 @@ def _resolve(
     return load_config(file=config, assignments=settings, extra=extra, is_training=False)
 
 
-def _run(config: RunConfig, policy: str) -> EvaluationResult:
+def _checked_sources(config: RunConfig, policy: str) -> dict[str, Mapping[str, Json]]:
     from agentgym import door
-    from agentgym.cli.live import progress_sink
     from agentgym.evaluation.evaluator import own_sources
 
     sources = own_sources(config)
     door.check_evaluation(sources, policy, config.eval)
+    return sources
+
+
+def _run(
+    config: RunConfig, sources: Mapping[str, Mapping[str, Json]], policy: str
+) -> EvaluationResult:
+    from agentgym import door
+    from agentgym.cli.live import progress_sink
+
     with progress_sink() as sink:
         sink.on_phase("evaluate", None)
         return door.evaluate(

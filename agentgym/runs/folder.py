@@ -16,6 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -256,7 +257,7 @@ def write_atomic(path: Path, text: str) -> Path:
     Raises:
         DiskError: If it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
@@ -267,8 +268,32 @@ def write_atomic(path: Path, text: str) -> Path:
     except OSError as error:
         raise DiskError(f"{path} cannot be written ({error.strerror})") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong before says more
+            temporary.unlink(missing_ok=True)
     return path
+
+
+def check_writable(path: Path) -> None:
+    """Raise where `write_atomic` could not write a file, before the work that fills it.
+
+    Raises:
+        ConfigError: If it is a folder, or its folder cannot be made or written to.
+    """
+    temporary = _temporary(path)
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path} cannot be written: it is a folder; name a file in it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}); name a file that can"
+        ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
 
 
 def file_name(text: str) -> str:

@@ -14,6 +14,7 @@ from agentgym.evaluation.result import Attempt
 from agentgym.evaluation.summary import summarise
 from agentgym.records import Completion, Sampling, Score, StopReason, Trajectory, Turn
 from agentgym.runs import RunFolder
+from agentgym.runs.lines import DiskError
 
 
 def run_folder(path: Path, outcomes: list[float]) -> Path:
@@ -179,6 +180,37 @@ def test_eval_refuses_a_source_that_is_given_twice(
     twice = "math/arithmetic,math/arithmetic:levels=[4]"
     assert main(["eval", twice, "--policy", "expert", "-n", "4"]) == 2
     assert "'math/arithmetic' is given twice" in capsys.readouterr().err
+
+
+def test_eval_looks_at_its_target_before_it_evaluates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentgym.door.evaluate", lambda *args, **kwargs: pytest.fail("it ran"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for out in ("file/result.json", "folder", f"{'n' * 300}.json"):
+        arguments = ["eval", "math/arithmetic", "--policy", "expert", "--out", out]
+        assert main(arguments) == 2
+        err = capsys.readouterr().err
+        assert "cannot be written" in err
+        assert out in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_eval_prints_its_result_although_it_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def full(path: Path, text: str) -> Path:
+        raise DiskError(f"{path} cannot be written (No space left on device)")
+
+    monkeypatch.setattr("agentgym.runs.folder.write_atomic", full)
+    assert main(["eval", "math/arithmetic", "--policy", "expert", "-n", "2"]) == 1
+    shown = capsys.readouterr()
+    assert "mean outcome" in shown.out
+    assert "No space left" in shown.err
 
 
 def test_eval_prints_its_own_sampling_default_m8(

@@ -22,6 +22,7 @@ from agentgym.runs.folder import (
     read_trajectories,
     write_atomic,
 )
+from agentgym.runs.lines import DiskError
 
 CONFIG = RunConfig(envs=(EnvSource(name="math/arithmetic-v0"),), seed=7)
 
@@ -187,3 +188,12 @@ def test_next_folder_is_the_first_free_one(tmp_path: Path) -> None:
 )
 def test_names_of_files_stay_inside_the_folder(text: str, name: str) -> None:
     assert file_name(text) == name
+
+
+def test_what_cannot_be_written_says_so_although_its_remains_cannot_be_removed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    # Below a file nothing can be made, and nothing can be removed either.
+    with pytest.raises(DiskError, match=r"x\.json cannot be written"):
+        write_atomic(tmp_path / "file" / "x.json", "{}")
