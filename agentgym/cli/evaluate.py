@@ -37,8 +37,11 @@ def evaluate(
         Path | None, typer.Option(help="JSON file of the result; its folder by default.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
-) -> None:
-    """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals."""
+) -> int:
+    """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals.
+
+    Ends with 1 if every attempt failed for a reason that is not the agent's.
+    """
     from agentgym.runs.folder import check_writable, write_atomic
 
     resolved = _resolve(words, config, policy=policy, attempts=attempts, tasks=tasks)
@@ -55,6 +58,7 @@ def evaluate(
     write_atomic(file, text)
     if not as_json:
         say(f"\nresult: {file}")
+    return int(_failed_altogether(result))
 
 
 def _resolve(
@@ -129,6 +133,25 @@ def show(result: EvaluationResult) -> None:
         f"{sampling.top_p:g}, top_k {sampling.top_k}, min_p {sampling.min_p:g}, max_new_tokens "
         f"{sampling.max_new_tokens}"
     )
+    if _failed_altogether(result):
+        say("every attempt failed: no mean can be given")
+    else:
+        _show_means(result)
+    failed = [f"{kind} {counts[f'failed:{kind}']}" for kind in ("infrastructure", "timeout")]
+    say(f"failed attempts, each counted as 0: {counts['failed']} ({', '.join(failed)})")
+    commonest = result.commonest_failure()
+    if commonest is not None:
+        say(f"the commonest failure, of {commonest[1]} attempts: {' '.join(commonest[0].split())}")
+    say(f"cut off at the length limit: {counts['cut_off']} of {counts['attempts']} attempts")
+    for warning in result.warnings:
+        say(f"warning: {warning}")
+
+
+def _failed_altogether(result: EvaluationResult) -> bool:
+    return result.counts["failed"] == result.counts["attempts"]
+
+
+def _show_means(result: EvaluationResult) -> None:
     rows = [
         ["mean outcome", str(result.outcome)],
         ["solved", str(result.success)],
@@ -136,10 +159,5 @@ def show(result: EvaluationResult) -> None:
         *([f"  {name}", str(part.outcome)] for name, part in result.breakdowns.items()),
     ]
     print_table(["", "estimate [95 %, clustered by task]"], rows)
-    failed = [f"{kind} {counts[f'failed:{kind}']}" for kind in ("infrastructure", "timeout")]
-    say(f"failed attempts, each counted as 0: {counts['failed']} ({', '.join(failed)})")
-    if counts["failed"] and result.outcome_without_failures is not None:
+    if result.counts["failed"] and result.outcome_without_failures is not None:
         say(f"mean outcome of the attempts that did not fail: {result.outcome_without_failures}")
-    say(f"cut off at the length limit: {counts['cut_off']} of {counts['attempts']} attempts")
-    for warning in result.warnings:
-        say(f"warning: {warning}")

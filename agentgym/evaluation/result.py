@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,8 @@ class Attempt:
     """Whether it counts as solved."""
     failure: str | None = None
     """Kind of the failure, `infrastructure` or `timeout`; None if there was none."""
+    failure_message: str = ""
+    """What was wrong, of a failed attempt."""
     stop_reason: str = ""
     """Why the episode ended."""
     is_cut_off: bool = False
@@ -129,6 +132,11 @@ class EvaluationResult:
     def task_means(self) -> dict[str, float]:
         """Return task -> mean outcome over its attempts, failures as 0."""
         return task_means(self.attempts)
+
+    def commonest_failure(self) -> tuple[str, int] | None:
+        """Return what was wrong most often with failed attempts, and how often; None if nothing."""
+        messages = Counter(one.failure_message for one in self.attempts if one.failure_message)
+        return messages.most_common(1)[0] if messages else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, with the rules by which it was made."""

@@ -61,6 +61,7 @@ def attempt_of(task: Task, trajectory: Trajectory, score: Score | None, *, index
         outcome=score.outcome if score is not None else None,
         is_success=score is not None and score.is_success,
         failure=failure,
+        failure_message=trajectory.failure.message if trajectory.failure is not None else "",
         stop_reason=trajectory.stop_reason.value,
         is_cut_off=any(turn.completion.finish_reason == "length" for turn in trajectory.turns),
         turns=len(trajectory.turns),
@@ -81,6 +82,7 @@ def _never_ran(task: Task, index: int) -> Attempt:
         outcome=None,
         is_success=False,
         failure=ErrorKind.INFRASTRUCTURE.value,
+        failure_message="it never started",
         stop_reason="not_started",
     )
 

@@ -213,6 +213,21 @@ def test_eval_prints_its_result_although_it_cannot_be_written(
     assert "No space left" in shown.err
 
 
+def test_eval_in_which_every_attempt_failed_fails_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = "openai:http://127.0.0.1:9/v1#m"  # nobody listens on port 9
+    arguments = ["eval", "math/arithmetic", "--policy", policy, "-n", "1", "rollout.retries=0"]
+    assert main([*arguments, "--out", "result.json"]) == 1
+    shown = capsys.readouterr()
+    assert "every attempt failed: no mean can be given" in shown.out
+    assert "0.000" not in shown.out
+    (attempt,) = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["attempts"]
+    assert "cannot be reached" in attempt["failure_message"]
+    assert attempt["failure_message"] in shown.out
+
+
 def test_eval_prints_its_own_sampling_default_m8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,3 +222,15 @@ def test_other_json_is_refused(change: dict[str, Any]) -> None:
 def test_wall_time_does_not_make_results_differ() -> None:
     result = summary([attempt("a", 1.0)])
     assert dataclasses.replace(result, seconds=5.0) == result
+
+
+def test_a_failed_attempt_keeps_why_and_the_commonest_reason_is_found() -> None:
+    records = group(episode("g-e0", failed=True))
+    (found, missing) = attempts_of(TASK, records, {}, size=2)
+    assert (found.failure, found.failure_message) == ("infrastructure", "m")
+    assert missing.failure_message == "it never started"
+    # "m" twice, "it never started" once.
+    result = summary([found, dataclasses.replace(found, index=1), missing])
+    assert result.commonest_failure() == ("m", 2)
+    assert EvaluationResult.from_dict(result.to_dict()) == result
+    assert summary([attempt("a", 1.0)]).commonest_failure() is None
