@@ -7,10 +7,11 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentgym.cli.evaluate_settings import is_run, settings_of
 from agentgym.cli.output import print_table, say
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def evaluate(
     ],
     attempts: Annotated[int | None, typer.Option("-k", help="Attempts at each task.")] = None,
     tasks: Annotated[int | None, typer.Option("-n", help="Tasks at most.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML or TOML file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or TOML file, in place of the run's own.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file of the result; its folder by default.")
     ] = None,
@@ -40,11 +43,13 @@ def evaluate(
 ) -> int:
     """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals.
 
-    Ends with 1 if every attempt failed for a reason that is not the agent's.
+    Where the policy is a run's folder, sampling, limits and history are those of the run's own
+    evaluations unless settings or a file say something else. Ends with 1 if every attempt failed
+    for a reason that is not the agent's.
     """
     from agentgym.runs.folder import check_writable, write_atomic
 
-    resolved = _resolve(words, config, policy=policy, attempts=attempts, tasks=tasks)
+    resolved = settings_of(words, config, policy=policy, attempts=attempts, tasks=tasks)
     sources = _checked_sources(resolved, policy)
     file = out if out is not None else _free_file(resolved, policy)
     check_writable(file)
@@ -59,27 +64,6 @@ def evaluate(
     if not as_json:
         say(f"\nresult: {file}")
     return int(_failed_altogether(result))
-
-
-def _resolve(
-    words: list[str],
-    config: Path | None,
-    *,
-    policy: str,
-    attempts: int | None,
-    tasks: int | None,
-) -> RunConfig:
-    from agentgym.config import InvalidInputError, Problem, load_config
-    from agentgym.config.command_line import is_assignment
-
-    names = [word for word in words if not is_assignment(word)]
-    if not names:
-        raise InvalidInputError([Problem(key="envs", text="name an environment or a suite")])
-    extra: dict[str, Any] = {"envs": ",".join(names), "policy": policy}
-    extra |= {"eval.attempts": attempts} if attempts is not None else {}
-    extra |= {"eval.tasks": tasks} if tasks is not None else {}
-    settings = [word for word in words if is_assignment(word)]
-    return load_config(file=config, assignments=settings, extra=extra, is_training=False)
 
 
 def _checked_sources(config: RunConfig, policy: str) -> dict[str, Mapping[str, Json]]:
@@ -115,10 +99,10 @@ def _free_file(config: RunConfig, policy: str) -> Path:
     """Return a file that is not there yet, in the run's own folder where the policy is a run's."""
     from agentgym.runs.folder import RUNS, file_name
 
-    is_run = (Path(policy) / "config.yaml").is_file()
-    folder = (Path(policy) if is_run else RUNS) / "evaluations"
+    of_run = is_run(Path(policy))
+    folder = (Path(policy) if of_run else RUNS) / "evaluations"
     names = [source.name for source in config.envs]
-    stem = file_name("-".join(names if is_run else [*names, Path(policy).name]))
+    stem = file_name("-".join(names if of_run else [*names, Path(policy).name]))
     numbers = itertools.count(1)
     return next(f for n in numbers if not (f := folder / f"{stem}-{n}.json").exists())
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from agentgym.cli.evaluate_settings import settings_of
 from agentgym.cli.main import main
-from agentgym.config import EnvSource, RunConfig
+from agentgym.config import EnvSource, EvalConfig, LimitsConfig, RolloutConfig, RunConfig
 from agentgym.evaluation.result import Attempt
 from agentgym.evaluation.summary import summarise
 from agentgym.records import Completion, Sampling, Score, StopReason, Trajectory, Turn
+from agentgym.renderer.base import History
 from agentgym.runs import RunFolder
 from agentgym.runs.lines import DiskError
 
@@ -232,9 +234,57 @@ def test_eval_prints_its_own_sampling_default_m8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("rollout: {temperature: 0.3}\n", encoding="utf-8")
     arguments = ["eval", "math/arithmetic", "--policy", "expert", "-n", "2"]
-    assert main([*arguments, "rollout.temperature=0.3"]) == 0
+    assert main([*arguments, "--config", "run.yaml"]) == 0
     assert "evaluation's own sampling: temperature 1," in capsys.readouterr().out
+
+
+def test_eval_refuses_every_setting_that_it_does_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = {
+        "optim.learning_rate=3": "accepted are eval.attempts,",
+        "rollout.temperature=0.3": "limits.*, rollout.history, rollout.max_concurrent",
+        "policy=tiny": "--policy",
+        "eval.every=3": "accepted are eval.attempts,",
+        "eval.suites=[math/linear]": "before the settings",
+        "eval.temprature=0.5": "eval.temperature",
+    }
+    assert main(["eval", "math/arithmetic", *wrong, "--policy", "expert"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    for setting, fix in wrong.items():
+        (line,) = [line for line in lines if f"'{setting.partition('=')[0]}'" in line]
+        assert fix in line
+    assert main(["eval", "math/arithmetic:split=train:weight=3", "--policy", "expert"]) == 2
+    err = capsys.readouterr().err
+    assert "eval.split=train" in err
+    assert "'weight'" in err
+
+
+def test_eval_of_a_run_draws_as_the_run_s_own_evaluations_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = RunConfig(
+        envs=(EnvSource(name="math/arithmetic-v0"),),
+        eval=EvalConfig(temperature=0.7, top_k=11, max_new_tokens=24, seed=5, tasks=7),
+        limits=LimitsConfig(max_turns=3, max_tokens=90),
+        rollout=RolloutConfig(history=History.TEMPLATE, max_concurrent=9),
+    )
+    with RunFolder.create(tmp_path / "run", stored):
+        pass
+    asked = {"policy": str(tmp_path / "run"), "attempts": None, "tasks": None}
+    found = settings_of(["math/arithmetic", "limits.max_turns=4"], None, **asked)
+    assert found.eval.sampling() == stored.eval.sampling()
+    assert (found.eval.seed, found.limits.max_turns, found.limits.max_tokens) == (5, 4, 90)
+    assert found.rollout.history == History.TEMPLATE
+    # How many, and how many at once, belongs to this evaluation.
+    assert (found.eval.tasks, found.rollout.max_concurrent) == (300, 256)
+    # A file says it all.
+    (tmp_path / "run.yaml").write_text("eval: {top_k: 12}\n", encoding="utf-8")
+    named = settings_of(["math/arithmetic"], tmp_path / "run.yaml", **asked)
+    assert (named.eval.top_k, named.eval.temperature, named.limits.max_turns) == (12, 1.0, None)
 
 
 def test_play_shows_the_expert(capsys: pytest.CaptureFixture[str]) -> None:
