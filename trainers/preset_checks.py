@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentgym.trainers.parts import registry
 from agentgym.trainers.parts.registry import Need, Slot
-from agentgym.trainers.preset_model import Preset
+from agentgym.trainers.preset_model import PartConfig, Preset
 
 
 def contradictions(preset: Preset, *, group_size: int | None = None) -> tuple[str, ...]:
@@ -13,6 +13,7 @@ def contradictions(preset: Preset, *, group_size: int | None = None) -> tuple[st
         *_name_problems(preset),
         *_shape_problems(preset),
         *_critic_problems(preset),
+        *_term_problems(preset),
         *_need_problems(preset, group_size),
     )
 
@@ -67,12 +68,49 @@ def _critic_problems(preset: Preset) -> list[str]:
         f"critic: reward {config.name or config.part!r} is one number a trajectory, and a critic "
         "places one a turn (part 'outcome' gives it with place 'last_turn'; 'terms' take both)"
         for config in preset.rewards
-        if (config.name or config.part) in preset.critic.reward
-        and (
-            "per_trajectory" in registry.find(Slot.REWARD, config.part).traits
-            or config.parameters.get("place") == "trajectory"
-        )
+        if (config.name or config.part) in preset.critic.reward and _is_whole(config)
     ]
+
+
+def _is_whole(reward: PartConfig) -> bool:
+    """Return whether a reward is one number a trajectory."""
+    return (
+        "per_trajectory" in registry.find(Slot.REWARD, reward.part).traits
+        or reward.parameters.get("place") == "trajectory"
+    )
+
+
+def _term_problems(preset: Preset) -> list[str]:
+    """Return terms that want one number a turn where there is one a trajectory, or both."""
+    whole = {config.name or config.part: _is_whole(config) for config in preset.rewards}
+    problems: list[str] = []
+    for term in preset.terms:
+        kinds = {whole[name] for name in term.reward if name in whole}
+        if len(kinds) > 1:
+            problems.append(
+                f"terms.{term.name}: rewards of turns and of trajectories cannot be added (got "
+                f"{', '.join(map(repr, term.reward))}); give each a term of its own"
+            )
+            continue
+        is_whole = kinds == {True}
+        for op in term.ops:
+            turns = {"turn", "agent"} & set(op.parameters.get("keys", ()))
+            if is_whole and (turns or op.part == "to_go"):
+                what = f"keys {', '.join(map(repr, sorted(turns)))} of {op.part!r} need"
+                problems.append(
+                    f"terms.{term.name}: {what if turns else f'{op.part!r} needs'} one number a "
+                    "turn (got one a trajectory)"
+                )
+            is_whole = is_whole or op.part == "sum"
+        combine = preset.combine
+        is_one = [other.name for other in preset.terms].count(term.name) == 1
+        accumulated = combine.parameters.get("accumulate") if combine is not None else None
+        if is_whole and is_one and accumulated == term.name:
+            problems.append(
+                f"combine.accumulate: term {term.name!r} must be one number a turn "
+                "(got one a trajectory)"
+            )
+    return problems
 
 
 def _need_problems(preset: Preset, group_size: int | None) -> list[str]:

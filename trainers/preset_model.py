@@ -60,11 +60,11 @@ class CriticConfig(PartConfig):
     """A learned baseline, with how its value head is trained."""
 
     reward: Weighted
-    value_width: float
+    value_width: Annotated[float, pydantic.Field(gt=0)]
     """Largest counted change of a value in one step."""
-    value_coefficient: float
+    value_coefficient: Annotated[float, pydantic.Field(ge=0)]
     """Weight of the value loss, a mean over the trained tokens of the batch."""
-    warmup_updates: int
+    warmup_updates: Annotated[int, pydantic.Field(ge=0)]
     """First updates that train the value head alone."""
 
 

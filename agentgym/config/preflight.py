@@ -99,6 +99,7 @@ def preflight(config: RunConfig, *, run_dir: Path | None = None) -> None:
         InvalidInputError: With one line for each problem.
     """
     problems = [*source_problems(config), *policy_problems(config.policy, trained=True)]
+    problems += _warmstart_problems(config)
     problems += [*preset_problems(config), *_run_dir_problems(run_dir), *_engine_problems(config)]
     if not problems:
         problems += _leak_problems(config)
@@ -262,6 +263,20 @@ def preset_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(key="optim.device", text="'optim.device' is cuda, but torch sees no GPU")
 
 
+def _warmstart_problems(config: RunConfig) -> list[Problem]:
+    """Return what is wrong with the folder that a run begins from."""
+    path = config.warmstart.path
+    if path is None:
+        return []
+    if not Path(path).is_dir():
+        text = f"'warmstart.path' must be the model folder of an earlier warm start (got {path!r})"
+        return [Problem(key="warmstart.path", text=f"{text}: there is no such folder")]
+    return [
+        Problem(key="warmstart.path", text=f"'warmstart.path': {problem.text}")
+        for problem in _folder_problems(path)
+    ]
+
+
 def _engine_problems(config: RunConfig) -> Iterator[Problem]:
     is_wanted = config.rollout.engine is SamplingEngine.VLLM
     if is_wanted and importlib.util.find_spec("vllm") is None:
@@ -280,10 +295,22 @@ def _run_dir_problems(run_dir: Path | None) -> Iterator[Problem]:
     # Imported here: the folder reads configs.
     from agentgym.runs.folder import refuse_used
 
+    parent = run_dir.absolute().parent
+    while not os.path.lexists(parent) and parent != parent.parent:
+        parent = parent.parent
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)) or _is_of_kernel(parent):
+        text = f"'run_dir' must be in a folder that can be written to (got {str(run_dir)!r}; "
+        yield Problem(key="run_dir", text=f"{text}{parent} is none)")
+        return
     try:
         refuse_used(run_dir)
     except ConfigError as error:
         yield Problem(key="run_dir", text=str(error))
+
+
+def _is_of_kernel(folder: Path) -> bool:
+    """Return whether a folder is the kernel's, which takes no files whatever its rights say."""
+    return any(folder.resolve().is_relative_to(root) for root in ("/proc", "/sys"))
 
 
 def _leak_problems(config: RunConfig) -> list[Problem]:

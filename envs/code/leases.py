@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
-from agentgym.errors import InfrastructureError
+from agentgym.errors import EnvError, InfrastructureError, nearest
+from agentgym.sandbox import BACKENDS
 from agentgym.sandbox.base import SandboxLimits
 from agentgym.sandbox.pool import Lease, SandboxPool
 from agentgym.sandbox.portal import portal
@@ -16,7 +17,21 @@ T = TypeVar("T")
 TRIES = 2
 """A box that is lost during work which can be done again costs one repetition, not the episode."""
 
-__all__ = ["AUTO", "BoxOfEpisode", "require_sandbox", "with_fresh_box"]
+__all__ = ["AUTO", "BoxOfEpisode", "known_sandbox", "require_sandbox", "with_fresh_box"]
+
+
+def known_sandbox(name: str) -> str:
+    """Return the name of a kind of sandbox, which nothing is started for.
+
+    Raises:
+        EnvError: If there is no kind of that name.
+    """
+    known = (AUTO, *BACKENDS)
+    if name not in known:
+        raise EnvError(
+            f"'sandbox' must be one of {', '.join(known)} (got {name!r}){nearest(name, known)}"
+        )
+    return name
 
 
 def require_sandbox(name: str) -> None:

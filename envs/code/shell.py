@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.env import Reply
 from agentgym.envs.code import shell_tasks
-from agentgym.envs.code.leases import AUTO, BoxOfEpisode, require_sandbox
+from agentgym.envs.code.leases import AUTO, BoxOfEpisode, known_sandbox, require_sandbox
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
@@ -59,10 +59,10 @@ class ShellEnv(ToolEnv):
             render_mode: As in Gymnasium.
 
         Raises:
-            EnvError: If a level is unknown, or there is none.
+            EnvError: If a level is unknown, or there is none, or no such sandbox.
         """
         self.levels = shell_tasks.check_levels(levels)
-        self.sandbox = sandbox
+        self.sandbox = known_sandbox(sandbox)
         self._box = BoxOfEpisode(sandbox, BOX_LIMITS)
         self._files: Mapping[str, str] = {}
         self._wanted: Mapping[str, str] = {}

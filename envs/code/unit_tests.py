@@ -11,7 +11,7 @@ from agentgym.checks.episodes import Actor
 from agentgym.env import Reply
 from agentgym.envs.code import function_tasks, humaneval, probes
 from agentgym.envs.code.grading import LIMITS, Case, Verdict, run_cases, run_program
-from agentgym.envs.code.leases import AUTO, require_sandbox, with_fresh_box
+from agentgym.envs.code.leases import AUTO, known_sandbox, require_sandbox, with_fresh_box
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
@@ -61,10 +61,10 @@ class UnitTestsEnv(ToolEnv):
             render_mode: As in Gymnasium.
 
         Raises:
-            EnvError: If a level is unknown, or there is none.
+            EnvError: If a level is unknown, or there is none, or no such sandbox.
         """
         self.levels = function_tasks.check_levels(levels)
-        self.sandbox = sandbox
+        self.sandbox = known_sandbox(sandbox)
         super().__init__(render_mode=render_mode, tools=tools)
         if not instructions:
             self.system_prompt = ""

@@ -301,3 +301,78 @@ def test_part_names_are_taken_once_and_have_no_defaults():
         registry.part("gate")(with_default)
     with pytest.raises(LookupError, match=r"unknown ratio part 'turn_maen' \(did you mean"):
         registry.find(Slot.RATIO, "turn_maen")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("grpo", {"gate.clip_high": -1}, "'clip_high': Input should be greater than 0 (got -1)"),
+        ("grpo", {"gate.clip_low": 7}, "'clip_low': Input should be less than or equal to 1 (got"),
+        ("grpo", {"gate.clip_low": float("nan")}, "'clip_low': Input should be"),
+        (
+            "grpo",
+            {"correction": {"part": "truncated", "level": "token", "cap": -2}},
+            "'cap': Input should be greater than 0 (got -2)",
+        ),
+        (
+            "grpo",
+            {"correction": {"part": "masked", "level": "token", "low": 2, "high": 1.5}},
+            "correction (masked): key 'low' must be below 'high', 1.5 (got 2.0)",
+        ),
+        (
+            "grpo",
+            {
+                "filters": [
+                    {
+                        "part": "mismatch",
+                        "low": 3,
+                        "high": 2,
+                        "veto": 0,
+                        "statistics": "include",
+                    }
+                ]
+            },
+            "filters.0 (mismatch): key 'low' must be below 'high', 2.0 (got 3.0)",
+        ),
+        ("grpo", {"ratio.log_bound": 0}, "'log_bound': Input should be greater than 0 (got 0)"),
+        ("grpo", {"terms.outcome.ops.0.ddof": 2}, "'ddof': Input should be less than or equal"),
+        ("dr_grpo", {"aggregation.max_tokens": 0}, "'max_tokens': Input should be greater than 0"),
+        ("a2tgpo", {"bounds.width": 1}, "'width': Input should be less than 1 (got 1)"),
+        ("a2tgpo", {"probes.0.template": "so"}, "'template' must contain '{answer}' once (got"),
+        ("a2tgpo", {"combine.discount": 1.5}, "'discount': Input should be less than or equal"),
+        ("ppo", {"critic.discount": -0.5}, "'discount': Input should be greater than or equal"),
+        ("ppo", {"critic.value_width": 0}, "critic.value_width: Input should be greater than 0"),
+        (
+            "grpo",
+            {
+                "rewards": [
+                    {"part": "soft_overlong", "name": "outcome", "max_tokens": 5, "buffer": 6}
+                ]
+            },
+            "key 'buffer' must be at most 'max_tokens', 5 (got 6)",
+        ),
+        (
+            "grpo",
+            {"terms.outcome.ops": [{"part": "to_go", "discount": 0.5}]},
+            "terms.outcome: 'to_go' needs one number a turn (got one a trajectory)",
+        ),
+        (
+            "grpo",
+            {"terms.outcome.ops.0.keys": ["group", "turn"]},
+            "terms.outcome: keys 'turn' of 'normalise' need one number a turn (got one a",
+        ),
+        (
+            "grpo",
+            {"combine": {"part": "cumsum_sqrt", "accumulate": "outcome", "discount": 0.5}},
+            "combine.accumulate: term 'outcome' must be one number a turn (got one a trajectory)",
+        ),
+        (
+            "igpo",
+            {"rewards.outcome.place": "trajectory", "terms.0.reward": ["outcome", "gain"]},
+            "rewards of turns and of trajectories cannot be added (got 'outcome', 'gain')",
+        ),
+    ],
+)
+def test_value_that_the_first_update_would_refuse_is_refused_when_loaded(name, changes, message):
+    (line,) = problems(name, changes)
+    assert message in line

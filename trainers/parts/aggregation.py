@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import part
+from agentgym.trainers.parts.registry import Count, part
 from agentgym.trainers.parts.tables import RowTable, TurnTable
 
 
@@ -113,7 +113,7 @@ def constant(
     rows: RowTable,
     table: TurnTable,
     *,
-    max_tokens: int,
+    max_tokens: Count,
 ) -> Float[Tensor, "batch time"]:
     """Return 1 / (B T) with T a constant, never the longest row of the batch.
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+import pydantic
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -53,7 +55,7 @@ def turn_adaptive(
     terms: Mapping[str, TurnValues],
     *,
     term: str,
-    width: float,
+    width: Annotated[float, pydantic.Field(ge=0, lt=1)],
 ) -> ClipWidths:
     """Return widths that grow with the turn's normalised term, by 1 + width (2 sigmoid(z) - 1).
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import part
+from agentgym.trainers.parts.registry import Share, part
 from agentgym.trainers.parts.tables import TurnTable, TurnValues
 
 
@@ -46,7 +46,7 @@ def weighted_sum(terms: tuple[Term, ...], table: TurnTable) -> Float[Tensor, "tr
 
 @part("combine")
 def cumsum_sqrt(
-    terms: tuple[Term, ...], table: TurnTable, *, accumulate: str, discount: float
+    terms: tuple[Term, ...], table: TurnTable, *, accumulate: str, discount: Share
 ) -> Float[Tensor, "trajectory turn"]:
     """Return A[k] = weight * D[k] / sqrt(n[k]) + the other terms, D[k] = z[k] + discount * D[k+1].
 

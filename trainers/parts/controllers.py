@@ -5,12 +5,12 @@ In order: `adaptive_coefficient`.
 
 from __future__ import annotations
 
-from agentgym.trainers.parts.registry import part
+from agentgym.trainers.parts.registry import AboveZero, part
 
 
 @part("controller")
 def adaptive_coefficient(
-    coefficient: float, measured: float, trajectories: int, *, target: float, horizon: float
+    coefficient: float, measured: float, trajectories: int, *, target: AboveZero, horizon: AboveZero
 ) -> float:
     """Return the coefficient times 1 + clip(measured / target - 1, +-0.2) * trajectories / horizon.
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from agentgym.trainers.parts.ratio import row_mean, row_total, segment_mean, segment_total
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import AboveZero, AtLeastZero, Need, part, range_problem
 
 Level = Literal["token", "turn", "turn_geometric", "sequence", "sequence_geometric"]
 LOG_BOUND = 20.0
@@ -71,7 +71,7 @@ def truncated(
     turn_ids: Int[Tensor, "batch time"],
     *,
     level: Level,
-    cap: float,
+    cap: AboveZero,
 ) -> Correction:
     """Return min(unit ratio, cap): truncated importance sampling.
 
@@ -93,15 +93,15 @@ def truncated(
     return Correction(weight=ratio.clamp(max=cap), keep=torch.ones_like(mask))
 
 
-@part("correction", needs=(Need.PROXIMAL,))
+@part("correction", needs=(Need.PROXIMAL,), problem_of=range_problem)
 def masked(
     log_ratio: Float[Tensor, "batch time"],
     mask: Bool[Tensor, "batch time"],
     turn_ids: Int[Tensor, "batch time"],
     *,
     level: Level,
-    low: float,
-    high: float,
+    low: AtLeastZero,
+    high: AboveZero,
 ) -> Correction:
     """Return the unit ratio where it lies in [low, high], and nothing of the unit elsewhere.
 

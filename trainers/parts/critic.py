@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import Need, Share, part
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
 
 
@@ -143,9 +143,9 @@ def token_gae(
     rows: RowTable,
     table: TurnTable,
     *,
-    discount: float,
-    decay_actor: float,
-    decay_critic: float,
+    discount: Share,
+    decay_actor: Share,
+    decay_critic: Share,
 ) -> CriticResult:
     """Return A[t] = d[t] + discount * decay * A[t+1], d[t] = r[t] + discount * V[t+1] - V[t].
 

@@ -10,13 +10,21 @@ failures and unscored trajectories are no option: the objective leaves them out 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import pydantic
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Need,
+    part,
+    range_problem,
+)
 from agentgym.trainers.parts.tables import RowTable, TurnTable
 
 Statistics = Literal["include", "exclude"]
@@ -65,7 +73,12 @@ def group_range(
 
 @part("filter", needs=(Need.GROUP,))
 def zero_variance_group(
-    table: TurnTable, rows: RowTable, *, tolerance: float, refill: bool, statistics: Statistics
+    table: TurnTable,
+    rows: RowTable,
+    *,
+    tolerance: AtLeastZero,
+    refill: bool,
+    statistics: Statistics,
 ) -> FilterVerdict:
     """Drop groups whose outcomes are all equal, and ask for others in their place.
 
@@ -100,7 +113,7 @@ def truncated_trajectory(
 
 @part("filter")
 def over_turn(
-    table: TurnTable, rows: RowTable, *, turns: int, statistics: Statistics
+    table: TurnTable, rows: RowTable, *, turns: Count, statistics: Statistics
 ) -> FilterVerdict:
     """Drop trajectories that a limit ended after at least `turns` turns.
 
@@ -116,7 +129,11 @@ def over_turn(
 
 @part("filter")
 def stale(
-    table: TurnTable, rows: RowTable, *, max_lag: int, statistics: Statistics
+    table: TurnTable,
+    rows: RowTable,
+    *,
+    max_lag: Annotated[int, pydantic.Field(ge=0)],
+    statistics: Statistics,
 ) -> FilterVerdict:
     """Drop tokens that were sampled by weights more than `max_lag` learner updates old.
 
@@ -145,14 +162,14 @@ def stale(
     )
 
 
-@part("filter", needs=(Need.PROXIMAL,))
+@part("filter", needs=(Need.PROXIMAL,), problem_of=range_problem)
 def mismatch(
     table: TurnTable,
     rows: RowTable,
     *,
-    low: float,
-    high: float,
-    veto: float,
+    low: AtLeastZero,
+    high: AboveZero,
+    veto: AtLeastZero,
     statistics: Statistics,
 ) -> FilterVerdict:
     """Drop trajectories whose sampler and trainer disagree.

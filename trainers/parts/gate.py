@@ -9,11 +9,14 @@ In order: `score`, `importance`, `clip`, `dual_clip`, `two_sided_clip`, `capped_
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import pydantic
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import Width, part
+from agentgym.trainers.parts.registry import AboveZero, HighWidth, LowWidth, Width, part
 
 
 def _check_width(name: str, width: Width) -> None:
@@ -79,8 +82,8 @@ def clip(
     advantages: Float[Tensor, "batch time"],
     policy_logprobs: Float[Tensor, "batch time"],
     *,
-    clip_low: Width,
-    clip_high: Width,
+    clip_low: LowWidth,
+    clip_high: HighWidth,
 ) -> Float[Tensor, "batch time"]:
     """Return the smaller of r A and r A with r cut to [1 - clip_low, 1 + clip_high].
 
@@ -105,9 +108,9 @@ def dual_clip(
     advantages: Float[Tensor, "batch time"],
     policy_logprobs: Float[Tensor, "batch time"],
     *,
-    clip_low: Width,
-    clip_high: Width,
-    cap: float,
+    clip_low: LowWidth,
+    clip_high: HighWidth,
+    cap: Annotated[float, pydantic.Field(gt=1)],
 ) -> Float[Tensor, "batch time"]:
     """Return the clipped surrogate, for A < 0 never below cap * A.
 
@@ -137,9 +140,9 @@ def two_sided_clip(
     advantages: Float[Tensor, "batch time"],
     policy_logprobs: Float[Tensor, "batch time"],
     *,
-    clip_low: Width,
-    clip_high: Width,
-    cap: float,
+    clip_low: LowWidth,
+    clip_high: HighWidth,
+    cap: Annotated[float, pydantic.Field(gt=1)],
 ) -> Float[Tensor, "batch time"]:
     """Return the clipped surrogate with min(r, cap) in its unclipped branch.
 
@@ -164,7 +167,7 @@ def capped_weight(
     advantages: Float[Tensor, "batch time"],
     policy_logprobs: Float[Tensor, "batch time"],
     *,
-    ratio_cap: float,
+    ratio_cap: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the weight min(r, ratio_cap): no token loses its gradient.
 

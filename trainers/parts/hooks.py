@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import Need, Width, part
+from agentgym.trainers.parts.registry import AboveZero, Need, Share, Width, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ def clip_bias(
     norm: float | None,
     *,
     measure: Literal["norm", "signed", "absolute"],
-    strength: float,
-    trigger: float,
+    strength: AboveZero,
+    trigger: Share,
 ) -> float:
     """Return the factor of the policy's gradient, 1 / max(1, strength * magnitude).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -51,7 +52,14 @@ class ScoringRequest:
             )
 
 
-@part("probe", needs=(Need.BELIEF,))
+def _template_problem(parameters: Mapping[str, Any]) -> str | None:
+    template = parameters["template"]
+    if template.count("{answer}") == 1:
+        return None
+    return f"key 'template' must contain '{{answer}}' once (got {template!r})"
+
+
+@part("probe", needs=(Need.BELIEF,), problem_of=_template_problem)
 def gold_answer(
     trajectories: Sequence[Trajectory],
     answers: Mapping[str, Sequence[str]],

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import part
+from agentgym.trainers.parts.registry import AboveZero, part
 
 
 def segment_total(
@@ -69,7 +69,7 @@ def token(
     mask: Bool[Tensor, "batch time"],
     turn_ids: Int[Tensor, "batch time"],
     *,
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the log-ratio of each token.
 
@@ -89,7 +89,7 @@ def turn_mean(
     turn_ids: Int[Tensor, "batch time"],
     *,
     gradient: Literal["through", "token"],
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the mean log-ratio of each token's turn, the log of a geometric mean.
 
@@ -114,7 +114,7 @@ def turn_sum(
     mask: Bool[Tensor, "batch time"],
     turn_ids: Int[Tensor, "batch time"],
     *,
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the summed log-ratio of each token's turn: the ratio of the whole turn.
 
@@ -133,7 +133,7 @@ def sequence_mean(
     mask: Bool[Tensor, "batch time"],
     turn_ids: Int[Tensor, "batch time"],
     *,
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the mean log-ratio of each token's row, over trained tokens.
 
@@ -154,7 +154,7 @@ def sequence_sum(
     mask: Bool[Tensor, "batch time"],
     turn_ids: Int[Tensor, "batch time"],
     *,
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the summed log-ratio of each token's row; it grows with the length.
 
@@ -173,7 +173,7 @@ def sequence_token(
     mask: Bool[Tensor, "batch time"],
     turn_ids: Int[Tensor, "batch time"],
     *,
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the row's mean log-ratio with the gradient of each token alone (GSPO-token).
 

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from torch import Tensor
@@ -24,6 +24,14 @@ from agentgym.errors import nearest
 
 Width = float | Tensor
 """A clip width: a number from the preset, or `[batch, time]` where a bounds part widened it."""
+LowWidth = Annotated[Width, pydantic.Field(gt=0, le=1)]
+HighWidth = Annotated[Width, pydantic.Field(gt=0)]
+AboveZero = Annotated[float, pydantic.Field(gt=0)]
+AtLeastZero = Annotated[float, pydantic.Field(ge=0)]
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+Count = Annotated[int, pydantic.Field(gt=0)]
+DegreesLost = Annotated[int, pydantic.Field(ge=0, le=1)]
+"""What a preset's number must be: a value outside is refused when the preset is loaded."""
 
 
 class Slot(StrEnum):
@@ -87,6 +95,8 @@ class Part:
     """Name of each keyword-only argument and its annotation."""
     needs_of: Callable[[Mapping[str, Any]], tuple[Need, ...]] | None = None
     """Further needs, which depend on the parameters."""
+    problem_of: Callable[[Mapping[str, Any]], str | None] | None = None
+    """What is wrong with the parameters together, or with one that no bound describes."""
 
     def all_needs(self, parameters: Mapping[str, Any]) -> frozenset[Need]:
         """Return what the part needs with these parameters."""
@@ -109,6 +119,7 @@ def part(
     name: str | None = None,
     needs: tuple[Need, ...] = (),
     needs_of: Callable[[Mapping[str, Any]], tuple[Need, ...]] | None = None,
+    problem_of: Callable[[Mapping[str, Any]], str | None] | None = None,
     traits: tuple[str, ...] = (),
 ) -> Callable[[_Function], _Function]:
     """Register the decorated function for a slot, under its own name unless another is given.
@@ -140,10 +151,17 @@ def part(
             traits=frozenset(traits),
             parameters=parameters,
             needs_of=needs_of,
+            problem_of=problem_of,
         )
         return function
 
     return register
+
+
+def range_problem(parameters: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the accepted range [low, high] of a part, if anything."""
+    low, high = parameters["low"], parameters["high"]
+    return None if low < high else f"key 'low' must be below 'high', {high!r} (got {low!r})"
 
 
 @functools.cache
@@ -182,6 +200,10 @@ def find(slot: Slot, name: str) -> Part:
 @functools.cache
 def _reader(annotation: Any) -> Any:
     """Return what converts a preset's value to a parameter's type; a width is a number there."""
+    if typing.get_origin(annotation) is Annotated:
+        kind, *bounds = typing.get_args(annotation)
+        if kind == Width:
+            return pydantic.TypeAdapter(Annotated[float, *bounds])
     return pydantic.TypeAdapter(float if annotation == Width else annotation)
 
 
@@ -204,4 +226,7 @@ def check_parameters(
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             problems.append(f"key {name!r}: {first['msg']} (got {given[name]!r})")
+    if not problems and found.problem_of is not None:
+        wrong = found.problem_of(values)
+        problems.extend([wrong] if wrong is not None else [])
     return values, tuple(problems)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import AboveZero, Need, part
 
 LARGEST_K3 = 10.0
 """exp(-d) grows without bound where the policy left the anchor: a few tokens would be the loss."""
@@ -66,7 +66,7 @@ def kl(
     *,
     anchor: Literal["reference", "proximal", "behavior", "teacher"],
     estimator: Estimator,
-    log_bound: float,
+    log_bound: AboveZero,
 ) -> Float[Tensor, "batch time"]:
     """Return the estimated KL of the policy to an anchor, token by token.
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from agentgym.trainers.parts.critic import discounted_residuals, token_order
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import AtLeastZero, DegreesLost, Need, part
 from agentgym.trainers.parts.tables import RowTable, TurnTable
 
 
@@ -21,8 +21,8 @@ def whiten(
     rows: RowTable,
     table: TurnTable,
     *,
-    ddof: int,
-    eps: float,
+    ddof: DegreesLost,
+    eps: AtLeastZero,
 ) -> Float[Tensor, "batch time"]:
     """Return (A - mean) / (std + eps) over the trained tokens of the whole batch; 0 elsewhere.
 
@@ -51,7 +51,7 @@ def kl_to_go(
     rows: RowTable,
     table: TurnTable,
     *,
-    coefficient: float,
+    coefficient: AtLeastZero,
 ) -> Float[Tensor, "batch time"]:
     """Return A[t] - coefficient * the sum of log proximal - log reference from t on.
 

@@ -7,11 +7,11 @@ In order: `outcome`, `turn_rewards`, `belief_gain`, `soft_overlong`. A reward pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import Count, Need, part
 from agentgym.trainers.parts.tables import TurnTable, TurnValues
 
 
@@ -87,8 +87,15 @@ def belief_gain(table: TurnTable, *, mode: Literal["prob", "log"], final_turn: b
     return TurnValues(values=torch.where(valid, gain, torch.zeros_like(gain)), valid=valid)
 
 
-@part("reward", traits=("per_trajectory",))
-def soft_overlong(table: TurnTable, *, max_tokens: int, buffer: int) -> TurnValues:
+def _overlong_problem(parameters: Mapping[str, Any]) -> str | None:
+    longest, buffer = parameters["max_tokens"], parameters["buffer"]
+    if buffer <= longest:
+        return None
+    return f"key 'buffer' must be at most 'max_tokens', {longest!r} (got {buffer!r})"
+
+
+@part("reward", traits=("per_trajectory",), problem_of=_overlong_problem)
+def soft_overlong(table: TurnTable, *, max_tokens: Count, buffer: Count) -> TurnValues:
     """Return a penalty of length: 0 up to max - buffer, then linear to -1 at max, -1 beyond.
 
     Args:

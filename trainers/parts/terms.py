@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentgym.trainers.parts.registry import Need, part
+from agentgym.trainers.parts.registry import AboveZero, AtLeastZero, DegreesLost, Need, Share, part
 from agentgym.trainers.parts.tables import TurnTable, TurnValues
 
 Key = Literal["group", "turn", "agent", "trajectory", "batch"]
@@ -95,7 +95,7 @@ def total(values: TurnValues, table: TurnTable) -> TurnValues:
 
 
 @part("op")
-def to_go(values: TurnValues, table: TurnTable, *, discount: float) -> TurnValues:
+def to_go(values: TurnValues, table: TurnTable, *, discount: Share) -> TurnValues:
     """Return the return to go of each turn, G[k] = r[k] + discount * G[k+1].
 
     Every turn of the trajectory has one, also a turn without a reward of its own, as long as the
@@ -201,10 +201,10 @@ def normalise(
     keys: tuple[Key, ...],
     centre: Literal["mean", "leave_one_out", "length_weighted", "none"],
     scale: Literal["std", "none"],
-    ddof: int,
-    eps: float,
-    variance_eps: float,
-    floor: float,
+    ddof: DegreesLost,
+    eps: AtLeastZero,
+    variance_eps: AtLeastZero,
+    floor: AtLeastZero,
     singleton: Literal["zero", "keep"],
     source_rows: Literal["all", "on_policy"],
 ) -> TurnValues:
@@ -249,7 +249,7 @@ def normalise(
 
 
 @part("op")
-def clamp(values: TurnValues, table: TurnTable, *, bound: float) -> TurnValues:
+def clamp(values: TurnValues, table: TurnTable, *, bound: AboveZero) -> TurnValues:
     """Return the values cut to [-bound, bound].
 
     Args:

@@ -251,3 +251,30 @@ def test_vast_split_is_compared_by_its_first_tasks_only() -> None:
     # A million generated puzzles would take minutes before anything is said.
     config = load_config(assignments=["envs=games/wordle", "steps=3", "rollout.groups_per_step=5"])
     assert sum(1 for _ in training_tasks(config)) == 15
+
+
+@pytest.mark.parametrize(
+    ("assignments", "words"),
+    [
+        (["gate.clip_high=-1"], "'clip_high': Input should be greater than 0 (got -1)"),
+        (["warmstart.path=no/folder", "warmstart.steps=0"], "(got 'no/folder'): there is no such"),
+        (["run_dir={tmp}/full/x/y"], "full is none)"),
+        (["run_dir=/proc/foo"], "(got '/proc/foo'; /proc is none)"),
+        (["envs=code/functions:sandbox=foo"], "(got 'foo')"),
+        (["envs=code/shell-v0:sandbox=dokcer"], "(did you mean 'docker'?)"),
+    ],
+)
+def test_what_would_fail_after_the_start_is_said_before_it(
+    assignments: list[str], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "full").write_text("a file", encoding="utf-8")
+    given = [word.replace("{tmp}", str(tmp_path)) for word in assignments]
+    (line,) = problems_of("envs=math/arithmetic", *given)
+    assert words in line
+
+
+def test_folder_of_a_warm_start_must_hold_a_model(tmp_path: Path) -> None:
+    settings = [f"warmstart.path={tmp_path}", "warmstart.steps=0", "envs=math/arithmetic"]
+    (line,) = problems_of(*settings)
+    assert "'warmstart.path': " in line
+    assert "config.json cannot be read" in line
