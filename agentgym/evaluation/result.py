@@ -160,7 +160,7 @@ class EvaluationResult:
         fields = {key: value for key, value in tree.items() if key not in {"schema", "rules"}}
         try:
             return cls(**{**fields, **_typed(fields)})
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise RecordError(f"this is no evaluation: {error}") from error
 
 

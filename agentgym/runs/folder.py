@@ -27,6 +27,7 @@ from agentgym.config.redaction import redact
 from agentgym.config.schema import RunConfig
 from agentgym.errors import ConfigError, RecordError
 from agentgym.records import Score, Trajectory, codec
+from agentgym.runs.json_files import parse_json, read_json
 from agentgym.runs.lines import DiskError, LineWriter, read_lines
 
 RUNS = Path("runs")
@@ -202,14 +203,19 @@ def next_free(name: str, runs: Path = RUNS) -> Path:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the metrics of a run's steps, a step that was run twice once (the later one)."""
+    """Return the metrics of a run's steps, a step that was run twice once (the later one).
+
+    Raises:
+        RecordError: If a line is no mapping in JSON.
+    """
     rows: dict[Any, dict[str, Any]] = {}
     for number, line in enumerate(read_lines(path / "metrics.jsonl"), 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            raise RecordError(f"{path / 'metrics.jsonl'}:{number} is not JSON") from None
-        rows[row.get("step", number)] = row
+        place = f"{path / 'metrics.jsonl'}:{number}"
+        row = parse_json(line, place)
+        step = row.get("step", number)
+        if not isinstance(step, int | float):
+            raise RecordError(f"{place}: 'step' must be a number (got {step!r})")
+        rows[step] = row
     return list(rows.values())
 
 
@@ -243,12 +249,33 @@ def _records(path: Path, kind: type[T]) -> Iterator[T]:
 
 
 def read_evaluations(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the results of a run's evaluations by name, in the order of their training steps."""
-    found: dict[str, dict[str, Any]] = {
-        file.stem: json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted((path / "evaluations").glob("*.json"))
-    }
+    """Return the results of a run's evaluations by name, in the order of their training steps.
+
+    Raises:
+        RecordError: If one of the files is no evaluation.
+    """
+    found = {file.stem: read_evaluation(file) for file in evaluation_files(path)}
     return dict(sorted(found.items(), key=lambda item: item[1].get("step") or 0))
+
+
+def evaluation_files(path: Path) -> list[Path]:
+    """Return the files of a run's evaluations."""
+    return sorted((path / "evaluations").glob("*.json"))
+
+
+def read_evaluation(file: Path) -> dict[str, Any]:
+    """Return the result of one evaluation as plain data.
+
+    Raises:
+        RecordError: If the file holds none.
+    """
+    tree = read_json(file)
+    interval = tree.get("outcome")
+    if not isinstance(interval, dict) or not {"mean", "low", "high"} <= interval.keys():
+        raise RecordError(f"{file} is no evaluation: it needs 'outcome' with mean, low and high")
+    if not isinstance(tree.get("step"), int | None):
+        raise RecordError(f"{file} is no evaluation: 'step' is {tree['step']!r}")
+    return tree
 
 
 def write_atomic(path: Path, text: str) -> Path:

@@ -116,14 +116,21 @@ def read_lines(path: Path, *, start: int = 0) -> Iterator[str]:
     """Yield the whole lines of a file from byte `start` on; a missing file has none.
 
     A last line without line break is a record that was being written: it is left out.
+
+    Raises:
+        RecordError: If a line is no text in UTF-8.
     """
     if not path.exists():
         return
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
-            if line.endswith(b"\n"):
+            if not line.endswith(b"\n"):
+                continue
+            try:
                 yield line[:-1].decode()
+            except UnicodeDecodeError as error:
+                raise RecordError(f"{path} holds a line that is no UTF-8 ({error})") from None
 
 
 def torn_bytes(path: Path) -> int:

@@ -22,6 +22,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from agentgym.episode import Episode
+from agentgym.errors import RecordError
+from agentgym.runs.json_files import read_json
 from agentgym.runs.text import plain
 
 LIVE = "live.json"
@@ -185,14 +187,21 @@ def snapshot_head() -> dict[str, Any]:
 
 
 def read_live(folder: Path) -> LiveRun | None:
-    """Return what a run last said of itself; None if it ended in good order, or never began."""
-    try:
-        data: dict[str, Any] = json.loads((folder / LIVE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """Return what a run last said of itself; None if it ended in good order, or never began.
+
+    Raises:
+        RecordError: If the file is damaged.
+    """
+    file = folder / LIVE
+    if not file.exists():
         return None
-    del data["schema"]
-    episodes = tuple(LiveEpisode(**one) for one in data.pop("episodes"))
-    return LiveRun(**data, episodes=episodes)
+    data = read_json(file)
+    try:
+        del data["schema"]
+        episodes = tuple(LiveEpisode(**one) for one in data.pop("episodes"))
+        return LiveRun(**data, episodes=episodes)
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{file} is no state of a run: {error}") from error
 
 
 def process_state(live: LiveRun, *, now: float | None = None) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentgym
+from agentgym.cli.doctor import EXTRAS
 from agentgym.cli.evaluate_settings import settings_of
 from agentgym.cli.main import main
 from agentgym.config import EnvSource, EvalConfig, LimitsConfig, RolloutConfig, RunConfig
@@ -331,3 +334,71 @@ def test_presets_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs:" in out
     assert main(["presets", "show", "grpo"]) == 0
     assert "clip_low: 0.2" in capsys.readouterr().out
+
+
+DAMAGE = {
+    "evaluations/a.json": ("{", "evaluation a"),
+    "evaluations/b.json": ("[]", "evaluation b"),
+    "evaluations/c.json": ("{}", "evaluation c"),
+    "metrics.jsonl": ("[3]\n", "metrics"),
+    "trajectories.jsonl": ("[3]\n", "episodes"),
+    "scores.jsonl": ("\udcff\n", "scores"),  # a byte that is no UTF-8
+    "live.json": ("{", "live.json"),
+    "checkpoints/step_000002/state.json": ("{", "checkpoint step_000002"),
+    "config.yaml": ("", "config"),
+}
+"""File of a run -> what stands in it, and who finds that."""
+
+
+def damage(run: Path, name: str) -> None:
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    (run / name).write_text(DAMAGE[name][0], encoding="utf-8", errors="surrogateescape")
+
+
+def test_doctor_reports_all_that_is_damaged_each_with_its_file(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in DAMAGE:
+        damage(run, name)
+    assert main(["doctor", str(run), "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    broken = {f["what"]: f["detail"] for f in findings if f["state"] == "broken"}
+    assert set(broken) == {what for _, what in DAMAGE.values()}
+    for name, (_, what) in DAMAGE.items():
+        assert name in broken[what]
+    states = {f["what"]: f["state"] for f in findings}
+    assert (states["process"], states["evaluation step-000001"]) == ("unknown", "ok")
+
+
+@pytest.mark.parametrize("name", ["evaluations/a.json", "evaluations/b.json", "evaluations/c.json"])
+def test_a_damaged_evaluation_is_named_by_compare(
+    run: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(run, name)
+    assert main(["compare", str(run), str(run)]) == 1
+    assert name in capsys.readouterr().err
+    assert main(["compare", str(run / name), str(run / name)]) == 1
+    assert name in capsys.readouterr().err
+
+
+def test_compare_names_a_file_that_is_no_evaluation(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
+    assert main(["compare", str(run), str(tmp_path / "empty.yaml")]) == 1
+    assert "empty.yaml is not JSON" in capsys.readouterr().err
+
+
+def test_doctor_says_that_a_run_without_checkpoints_begins_anew(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(run)]) == 0
+    assert f"--resume {run} begins the run anew" in capsys.readouterr().out
+
+
+def test_doctor_knows_every_extra() -> None:
+    # Tools of whoever works on the project itself are left out.
+    metadata = tomllib.loads(
+        (Path(agentgym.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    assert set(EXTRAS) == set(metadata["project"]["optional-dependencies"]) - {"dev"}

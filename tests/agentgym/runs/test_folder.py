@@ -165,7 +165,8 @@ def test_broken_record_in_the_middle_names_its_line(tmp_path: Path) -> None:
 def test_evaluations_are_listed_in_the_order_of_steps(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", CONFIG) as folder:
         for name, step in (("b", 20), ("c", 3), ("a", 100)):
-            folder.write_evaluation(name, {"step": step})
+            outcome = {"mean": 0.5, "low": 0.25, "high": 0.75}
+            folder.write_evaluation(name, {"step": step, "outcome": outcome})
     assert list(read_evaluations(tmp_path / "run")) == ["c", "b", "a"]
 
 
@@ -197,3 +198,19 @@ def test_what_cannot_be_written_says_so_although_its_remains_cannot_be_removed(
     # Below a file nothing can be made, and nothing can be removed either.
     with pytest.raises(DiskError, match=r"x\.json cannot be written"):
         write_atomic(tmp_path / "file" / "x.json", "{}")
+
+
+@pytest.mark.parametrize("line", ["[3]", "{", '{"step": [3]}'])
+def test_a_damaged_line_of_metrics_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(RecordError, match=r"metrics\.jsonl:2"):
+        read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"outcome": {"mean": 0.5}}', '{"outcome": 0.5}']
+)
+def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str) -> None:
+    write_atomic(tmp_path / "evaluations" / "first.json", text)
+    with pytest.raises(RecordError, match=r"evaluations/first\.json"):
+        read_evaluations(tmp_path)

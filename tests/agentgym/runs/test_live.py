@@ -15,6 +15,7 @@ import pytest
 from agentgym.cli.main import main
 from agentgym.config import RunConfig
 from agentgym.episode import Episode, EpisodeSpec
+from agentgym.errors import RecordError
 from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import Task
 from agentgym.runs.folder import RunFolder
@@ -147,3 +148,10 @@ def test_doctor_shows_the_last_word_of_a_killed_run(
     assert "longest wait: g3-e0 in env for 41.5 s" in out
     assert "killed; what is shown is its last word" in out
     assert f"agentgym train --resume {path}" in out
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1, "episodes": [{"id": "e"}]}'])
+def test_a_damaged_live_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / LIVE).write_text(text, encoding="utf-8")
+    with pytest.raises(RecordError, match=r"live\.json"):
+        read_live(tmp_path)
