@@ -168,6 +168,8 @@ def _chosen(tools: tuple[Tool, ...], names: Sequence[str] | None) -> tuple[Tool,
     if names is None:
         return tools
     known = [tool.name for tool in tools]
+    if isinstance(names, str):  # its letters are no names
+        raise EnvError(f"'tools' must be a list of some of {known!r} (got {names!r})")
     for name in names:
         if name not in known:
             raise EnvError(

@@ -21,12 +21,14 @@ def check_request(index: int, split: str) -> None:
         raise EnvError(f"'index' must be >= 0 (got {index!r})")
 
 
-def check_levels(levels: Sequence[int], known: Collection[int]) -> tuple[int, ...]:
-    """Return the levels in order, each once.
+def check_levels(levels: Sequence[int] | int, known: Collection[int]) -> tuple[int, ...]:
+    """Return the levels in order, each once. One level may stand without a list around it.
 
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    if not levels or set(levels) - set(known):
-        raise EnvError(f"'levels' must be some of {tuple(known)} (got {tuple(levels)!r})")
-    return tuple(sorted(set(levels)))
+    given = (levels,) if isinstance(levels, int) else levels
+    if isinstance(given, str) or not given or set(given) - set(known):
+        got = given if isinstance(given, str) else tuple(given)
+        raise EnvError(f"'levels' must be some of {tuple(known)} (got {got!r})")
+    return tuple(sorted(set(given)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from agentgym.cli.output import print_json, print_table, say, show_report
-from agentgym.errors import EnvError
+from agentgym.errors import EnvError, TaskError
+
+if TYPE_CHECKING:
+    from agentgym.suites import Suite
 
 app = typer.Typer(help="Environments: list, show, check, play.", rich_markup_mode=None)
 
@@ -135,7 +138,7 @@ def make(env_id: str, arguments: list[str] | None) -> Any:
     """Return an unwrapped environment made with `key=value` arguments.
 
     Raises:
-        ConfigError: If the constructor does not take one of them.
+        ConfigError: If the constructor does not take one of them, or needs others.
     """
     from agentgym import registry
     from agentgym.config import InvalidInputError, Problem
@@ -147,5 +150,20 @@ def make(env_id: str, arguments: list[str] | None) -> Any:
         raise InvalidInputError(problems)
     try:
         return registry.make(env_id, **kwargs).unwrapped
-    except EnvError as error:
-        raise InvalidInputError([Problem(text=f"{env_id}: {error}")]) from error
+    except (EnvError, TaskError, TypeError, ValueError) as error:  # the constructor's own words
+        raise InvalidInputError(
+            [Problem(text=f"{env_id}: {' '.join(str(error).split())}")]
+        ) from error
+
+
+def load_suite(name: str) -> Suite:
+    """Return a suite, or the tasks that an environment generates.
+
+    Raises:
+        ConfigError: If the environment cannot be made without arguments.
+    """
+    from agentgym import registry, suites
+
+    if name not in suites.list_suites() and registry.is_known(name):
+        make(name, None).close()
+    return suites.load_suite(name)

@@ -63,7 +63,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show tasks of a suite."""
-    from agentgym.suites import load_suite
+    from agentgym.cli.environments import load_suite
 
     suite = load_suite(name)
     tasks = suite.tasks(split, limit=number)
@@ -96,5 +96,7 @@ def validate(
 ) -> None:
     """Check a suite: ids, splits disjoint by content, source, and that its grader is right."""
     from agentgym.checks.suite import check_suite
+    from agentgym.cli.environments import load_suite
 
+    load_suite(name)
     show_report(check_suite(name, tasks_each=number), as_json=as_json)

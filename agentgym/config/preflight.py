@@ -153,8 +153,13 @@ def _env_problems(env_id: str, kwargs: dict[str, Json]) -> Iterator[Problem]:
 
 
 def argument_problems(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each argument that an environment's constructor does not take."""
+    """Yield a problem for each argument that a constructor does not take, or that is missing."""
     known = inspect.signature(registry.load(env_id)).parameters
+    given = {*kwargs, *registry.spec(env_id).env_kwargs}
+    for key, parameter in known.items():
+        is_open = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not is_open and key not in given:
+            yield Problem(key="envs", text=f"{env_id} needs {key}=… (got no argument {key!r})")
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for key in kwargs:

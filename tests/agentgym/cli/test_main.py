@@ -42,6 +42,12 @@ BAD_INPUT = [
     ("plot", ["plot", "nowhere"], "is no run folder"),
     ("compare", ["compare", "nowhere"], "two sides or more"),
     ("init", ["init", "My-Env"], "lower-case word"),
+    ("levels", ["envs", "show", "math/arithmetic-v0", "levels=abc"], "(got 'abc')"),
+    ("tools", ["envs", "show", "math/arithmetic-v0", "tools=maybe"], "(got 'maybe')"),
+    ("path", ["envs", "play", "math/file-v0"], "math/file-v0 needs path=…"),
+    ("tasks path", ["tasks", "show", "math/file-v0"], "math/file-v0 needs path=…"),
+    ("validated path", ["tasks", "validate", "math/file-v0"], "math/file-v0 needs path=…"),
+    ("train path", ["train", "math/file-v0"], "math/file-v0 needs path=…"),
 ]
 
 
@@ -102,7 +108,7 @@ def test_failure_of_the_work_is_one_line_and_exit_code_1(
     (here / "notes.json").write_text("{}", encoding="utf-8")
     assert main(["compare", "notes.json", "notes.json"]) == 1  # it can be read, and is no result
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("RecordError: an evaluation of schema version 1 is needed (got None)")
+    assert "notes.json: an evaluation of schema version 1 is needed (got None)" in line
     assert "AGENTGYM_TRACEBACK=1" in line
     monkeypatch.setenv("AGENTGYM_TRACEBACK", "1")
     assert main(["compare", "notes.json", "notes.json"]) == 1
@@ -164,3 +170,8 @@ def test_closed_pipe_is_no_failure(tmp_path: Path) -> None:
     )
     assert "Traceback" not in result.stderr
     assert "BrokenPipe" not in result.stderr
+
+
+def test_one_level_needs_no_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs", "show", "math/arithmetic-v0", "levels=1"]) == 0
+    assert "first observation" in capsys.readouterr().out
