@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Exit as end:
         return end.exit_code
     except _USAGE_ERROR as error:
-        complain(f"{' '.join(str(error).split())} (--help shows what there is)")
+        complain(_misused(error))
         return WRONG_INPUT
     except (ConfigError, TaskError, RegistryError, MissingExtraError) as error:
         complain(str(error))
@@ -113,6 +113,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(_failed(error))
         return FAILED
     return result if isinstance(result, int) else DONE
+
+
+def _misused(error: Any) -> str:
+    """Return one line for a wrong use of the command line: which option, what was got.
+
+    A command that needs another word and has none gets its help, as it stands.
+    """
+    text: str = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return text
+    # Who converts the values keeps what it was given in its own error.
+    details = getattr(error.__cause__ or error.__context__, "errors", None)
+    got = f" (got {details()[0]['input']!r})" if details is not None else ""
+    return f"{' '.join(text.split())}{got} (--help shows what there is)"
 
 
 def _failed(error: Exception) -> str:

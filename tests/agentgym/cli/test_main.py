@@ -42,6 +42,10 @@ BAD_INPUT = [
     ("plot", ["plot", "nowhere"], "is no run folder"),
     ("compare", ["compare", "nowhere"], "two sides or more"),
     ("init", ["init", "My-Env"], "lower-case word"),
+    ("number", ["tasks", "show", "math/arithmetic", "-n", "abc"], "'-n': "),
+    ("number got", ["tasks", "show", "math/arithmetic", "-n", "abc"], "(got 'abc')"),
+    ("seed", ["envs", "play", "math/arithmetic-v0", "--seed", "-1"], "'--seed': "),
+    ("no policy", ["eval", "math/arithmetic"], "Missing option '--policy'"),
     ("levels", ["envs", "show", "math/arithmetic-v0", "levels=abc"], "(got 'abc')"),
     ("tools", ["envs", "show", "math/arithmetic-v0", "tools=maybe"], "(got 'maybe')"),
     ("path", ["envs", "play", "math/file-v0"], "math/file-v0 needs path=…"),
@@ -175,3 +179,10 @@ def test_closed_pipe_is_no_failure(tmp_path: Path) -> None:
 def test_one_level_needs_no_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["envs", "show", "math/arithmetic-v0", "levels=1"]) == 0
     assert "first observation" in capsys.readouterr().out
+
+
+def test_command_alone_prints_its_help_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Usage: ")
+    assert "Commands:" in lines
