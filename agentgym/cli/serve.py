@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "AGENTGYM_VLLM_ENV"
 """Variable of the process: a virtual environment that vLLM is installed in."""
 _FIRST_PORT = 8_000
+_LAST_PORT = 65_535
 _WATCH_S = 2.0
 
 
@@ -29,8 +31,10 @@ def serve(
     policy: Annotated[
         str | None, typer.Argument(help="A model folder, a run's folder, or smollm2.")
     ] = None,
-    servers: Annotated[int, typer.Option("-n", help="Servers, one a GPU.")] = 1,
-    port: Annotated[int, typer.Option(help="Port of the first; the others follow.")] = _FIRST_PORT,
+    servers: Annotated[int, typer.Option("-n", help="Servers, one a GPU.", min=1)] = 1,
+    port: Annotated[
+        int, typer.Option(help="Port of the first; the others follow.", min=1, max=_LAST_PORT)
+    ] = _FIRST_PORT,
     gpus: Annotated[
         str | None, typer.Option(help="GPUs to use, such as 0,1; one word a server.")
     ] = None,
@@ -38,10 +42,16 @@ def serve(
     transfer: Annotated[
         str | None, typer.Option(help="How a learner sends weights: ipc (same GPU) or nccl.")
     ] = None,
-    lora_rank: Annotated[int, typer.Option(help="Largest rank of adapters; 0 takes none.")] = 0,
-    context: Annotated[int | None, typer.Option(help="Prompt and completion together.")] = None,
-    rows: Annotated[int, typer.Option(help="Requests that a server samples at once.")] = 256,
-    gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory to take.")] = 0.85,
+    lora_rank: Annotated[
+        int, typer.Option(help="Largest rank of adapters; 0 takes none.", min=0)
+    ] = 0,
+    context: Annotated[
+        int | None, typer.Option(help="Prompt and completion together.", min=1)
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Requests that a server samples at once.", min=1)] = 256,
+    gpu_memory: Annotated[
+        float, typer.Option(help="Share of a GPU's memory to take.", min=0.01, max=1)
+    ] = 0.85,
     front_ends: Annotated[int, typer.Option(help="Only 1; for more, start more servers (-n).")] = 1,
     eager: Annotated[bool, typer.Option("--eager", help="Start sooner, run slower.")] = False,
     python: Annotated[
@@ -62,18 +72,24 @@ def serve(
     _require_one(front_ends)
     from agentgym.serving.launch import ServerDevice, ServerSpec, WeightTransfer
 
-    chosen = ServerDevice(_one_of(device, [d.value for d in ServerDevice]) or _found_device())
+    chosen = ServerDevice(
+        _one_of("device", device, [d.value for d in ServerDevice]) or _found_device()
+    )
     words = gpus.split(",") if gpus is not None else [None] * servers
     if len(words) != servers:
         raise ConfigError(f"'gpus' must name one GPU a server, {servers} (got {gpus!r})")
-    way = _one_of(transfer, [w.value for w in WeightTransfer])
+    way = _one_of("transfer", transfer, [w.value for w in WeightTransfer])
+    _check_ports(port, servers)
+    interpreter = str(python) if python is not None else _interpreter()
+    _check_interpreter(interpreter)
+    _check_logs(logs)
     folder = _folder(policy, chosen, logs)
     specs = [
         ServerSpec(
             folder=folder,
             port=port + index,
             log=(logs / f"server-{index}.log").resolve(),
-            python=str(python) if python is not None else _interpreter(),
+            python=interpreter,
             device=chosen,
             gpu=words[index],
             max_context_tokens=context,
@@ -157,10 +173,46 @@ def _folder(policy: str, device: ServerDevice, logs: Path) -> Path:
     return folder
 
 
-def _one_of(word: str | None, known: list[str]) -> str | None:
+def _one_of(option: str, word: str | None, known: list[str]) -> str | None:
     if word is not None and word not in known:
-        raise ConfigError(f"must be one of {known!r} (got {word!r}){nearest(word, known)}")
+        raise ConfigError(
+            f"'--{option}' must be one of {known!r} (got {word!r}){nearest(word, known)}"
+        )
     return word
+
+
+def _check_ports(first: int, servers: int) -> None:
+    if first + servers - 1 > _LAST_PORT:
+        raise ConfigError(
+            f"the ports of {servers} servers end at {_LAST_PORT}: '--port' must be at most "
+            f"{_LAST_PORT - servers + 1} (got {first!r})"
+        )
+
+
+def _check_interpreter(python: str) -> None:
+    """Raise where an interpreter is missing, or has no vLLM: a server would not start."""
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, check=False)
+    except OSError as error:
+        raise ConfigError(
+            f"'--python' must be an interpreter that has vLLM (got {python!r}: {error.strerror})"
+        ) from error
+    if done.returncode != 0:
+        raise ConfigError(
+            f"serving needs vLLM, which {python!r} has not: pip install 'agentgym-rl-kit[vllm]' "
+            f"there, or name an interpreter that has it with --python or ${ENVIRONMENT}"
+        )
+
+
+def _check_logs(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"'--logs' must be a folder that can be written to (got {str(folder)!r}: "
+            f"{error.strerror})"
+        ) from error
 
 
 def _found_device() -> str:
