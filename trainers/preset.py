@@ -87,7 +87,7 @@ def _read(name_or_path: str) -> dict[str, Any]:
         path = Path(name_or_path)
         if not path.is_file():
             raise ConfigError(f"preset file {name_or_path!r} does not exist")
-        text = path.read_text(encoding="utf-8")
+        text = _text_of(path)
     else:
         if name_or_path not in list_presets():
             hint = registry.hint(name_or_path, list_presets())
@@ -102,6 +102,14 @@ def _read(name_or_path: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"preset {name_or_path!r} must be a mapping (got {type(raw).__name__})")
     return raw
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"preset file {str(path)!r} cannot be read: {reason}") from error
 
 
 def _build(raw: dict[str, Any]) -> tuple[Preset | None, list[str]]:

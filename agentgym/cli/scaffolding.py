@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -109,9 +110,25 @@ def init(
     target = folder if folder is not None else Path(name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists and is not an empty folder; give another --folder")
+    found = importlib.util.find_spec(name)
+    if found is not None and found.origin is not None:
+        raise ConfigError(
+            f"a module {name!r} is here already ({found.origin}), and would be imported in its "
+            "place: take another name"
+        )
+    try:
+        _write(target, name)
+    except OSError as error:
+        raise ConfigError(
+            f"'--folder' must be one that can be made and written to (got {str(target)!r}: "
+            f"{error.strerror})"
+        ) from error
+    say(f"made {target}; next:")
+    say(f"  pip install -e {target}\n  agentgym envs play {name}/backwards-v0 --expert")
+
+
+def _write(target: Path, name: str) -> None:
     for path, text in FILES.items():
         file = target / path.format(name=name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text.format(name=name), encoding="utf-8")
-    say(f"made {target}; next:")
-    say(f"  pip install -e {target}\n  agentgym envs play {name}/backwards-v0 --expert")

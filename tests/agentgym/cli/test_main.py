@@ -46,6 +46,11 @@ BAD_INPUT = [
     ("number got", ["tasks", "show", "math/arithmetic", "-n", "abc"], "(got 'abc')"),
     ("seed", ["envs", "play", "math/arithmetic-v0", "--seed", "-1"], "'--seed': "),
     ("no policy", ["eval", "math/arithmetic"], "Missing option '--policy'"),
+    ("not text", ["presets", "show", "bin.yaml"], "'bin.yaml' cannot be read: it is not UTF-8"),
+    ("init file", ["init", "okay", "--folder", "bad.yaml/x/y"], "(got 'bad.yaml/x/y': Not a dir"),
+    ("init json", ["init", "json"], "a module 'json' is here already"),
+    ("init math", ["init", "math"], "a module 'math' is here already"),
+    ("init own", ["init", "agentgym"], "a module 'agentgym' is here already"),
     ("levels", ["envs", "show", "math/arithmetic-v0", "levels=abc"], "(got 'abc')"),
     ("tools", ["envs", "show", "math/arithmetic-v0", "tools=maybe"], "(got 'maybe')"),
     ("path", ["envs", "play", "math/file-v0"], "math/file-v0 needs path=…"),
@@ -60,6 +65,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a malformed file, an empty model folder and an empty suite."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.yaml").write_text("a:\n  b: 1\n c: 2\n", encoding="utf-8")
+    (tmp_path / "bin.yaml").write_bytes(b"name: \xff\xfe")
     (tmp_path / "empty").mkdir()
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
