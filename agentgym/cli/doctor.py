@@ -235,18 +235,25 @@ def _episodes(path: Path) -> tuple[str, str]:
 
 
 def _checkpoints(path: Path) -> Iterator[Finding]:
-    from agentgym.runs.json_files import read_json
-
     folder = path / "checkpoints"
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     if not entries:
         yield "checkpoints", "none", f"agentgym train --resume {path} begins the run anew"
     for entry in entries:
         state, what = entry / "state.json", f"checkpoint {entry.name}"
-        if not state.is_file():
+        if not (state.is_file() and (entry / "tensors" / ".metadata").is_file()):
             yield what, "incomplete", "it is ignored, and may be deleted"
             continue
-        yield from _checked(what, lambda state=state: ("ok", "" if read_json(state) else "empty"))
+        yield from _checked(what, lambda state=state: _checkpoint(state))
+
+
+def _checkpoint(state: Path) -> tuple[str, str]:
+    from agentgym.errors import RecordError
+    from agentgym.runs.json_files import read_json
+
+    if "loop" not in read_json(state):
+        raise RecordError(f"{state} does not say where the loop stood: it has no 'loop'")
+    return "ok", ""
 
 
 def _evaluations(path: Path) -> Iterator[Finding]:

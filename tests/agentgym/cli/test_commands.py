@@ -345,14 +345,38 @@ DAMAGE = {
     "scores.jsonl": ("\udcff\n", "scores"),  # a byte that is no UTF-8
     "live.json": ("{", "live.json"),
     "checkpoints/step_000002/state.json": ("{", "checkpoint step_000002"),
+    "checkpoints/step_000003/state.json": ("{}", "checkpoint step_000003"),
     "config.yaml": ("", "config"),
 }
 """File of a run -> what stands in it, and who finds that."""
 
 
+def checkpoint(run: Path, name: str) -> Path:
+    """Make the tensors of a checkpoint, and return its folder."""
+    folder = run / "checkpoints" / name
+    (folder / "tensors").mkdir(parents=True)
+    (folder / "tensors" / ".metadata").touch()
+    return folder
+
+
+def test_doctor_takes_a_checkpoint_for_whole_only_with_its_state_and_tensors(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("step_000001", "step_000002", "step_000003"):
+        (checkpoint(run, name) / "state.json").write_text('{"loop": {}}', encoding="utf-8")
+    (run / "checkpoints" / "step_000002" / "state.json").unlink()
+    (run / "checkpoints" / "step_000003" / "tensors" / ".metadata").unlink()
+    assert main(["doctor", str(run), "--json"]) == 0
+    states = {f["what"]: f["state"] for f in json.loads(capsys.readouterr().out)["findings"]}
+    found = [states[f"checkpoint step_00000{number}"] for number in (1, 2, 3)]
+    assert found == ["ok", "incomplete", "incomplete"]
+
+
 def damage(run: Path, name: str) -> None:
     (run / name).parent.mkdir(parents=True, exist_ok=True)
     (run / name).write_text(DAMAGE[name][0], encoding="utf-8", errors="surrogateescape")
+    if name.startswith("checkpoints/"):
+        checkpoint(run, Path(name).parent.name)
 
 
 def test_doctor_reports_all_that_is_damaged_each_with_its_file(
