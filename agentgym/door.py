@@ -18,7 +18,12 @@ from agentgym import seeding
 from agentgym.blocking import is_in_a_loop, run_coroutine
 from agentgym.config.conflicts import contradictions
 from agentgym.config.loading import load_config
-from agentgym.config.preflight import checked_config, run_path, split_problems
+from agentgym.config.preflight import (
+    argument_problems,
+    checked_config,
+    run_path,
+    split_problems,
+)
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.redaction import REDACTED
 from agentgym.config.schema import EvalConfig, RolloutConfig, RunConfig
@@ -91,6 +96,7 @@ def rollout(
     chosen = tasks
     if isinstance(chosen, int):
         chosen = load_suite(env, env_kwargs=kwargs).tasks(split, limit=chosen)
+    _check_rollout({task.env_id for task in chosen}, group_size, kwargs)
     specs = [
         GroupSpec(
             id=f"rollout-{number}",
@@ -113,6 +119,18 @@ def rollout(
         return tuple(trajectory for group in groups for trajectory in group.trajectories)
 
     return run_coroutine(run())
+
+
+def _check_rollout(env_ids: set[str], group_size: int, kwargs: Mapping[str, Json]) -> None:
+    """Raise where every episode would fail, or there would be none."""
+    problems: list[Problem] = []
+    if group_size < 1:
+        text = f"'group_size' must be at least 1 (got {group_size!r})"
+        problems.append(Problem(key="group_size", text=text))
+    for env_id in sorted(env_ids):
+        problems.extend(p for p in argument_problems(env_id, kwargs) if "takes no" in p.text)
+    if problems:
+        raise InvalidInputError(problems)
 
 
 # --------------------------------------------------------------------------------- evaluate
@@ -150,6 +168,10 @@ def evaluate(
         evaluate("math/arithmetic", "runs/first", settings=EvalConfig(attempts=4)).outcome.low
     """
     settings = settings if settings is not None else EvalConfig()
+    # Python callers hand over dictionaries, whatever the annotation says.
+    if not isinstance(cast("object", settings), EvalConfig):
+        text = f"'settings' must be an EvalConfig, such as EvalConfig(tasks=2) (got {settings!r})"
+        raise InvalidInputError([Problem(key="settings", text=text)])
     sources: dict[str, Mapping[str, Json]] = {env: {}} if isinstance(env, str) else dict(env)
     check_evaluation(sources, policy, settings)
     tasks = choose_tasks(sources, split=settings.split, count=settings.tasks, seed=settings.seed)

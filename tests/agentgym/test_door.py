@@ -161,3 +161,25 @@ def test_interrupted_work_is_cancelled_so_that_it_can_save(number: signal.Signal
         signal.signal(signal.SIGINT, found)
     assert saved == ["state"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"group_size": 0}, "'group_size' must be at least 1 (got 0)"),
+        ({"env_kwargs": {"level": 1}}, "takes no argument 'level'"),
+    ],
+)
+def test_rollout_refuses_what_would_give_no_episode(arguments: dict[str, Any], words: str) -> None:
+    from agentgym.envs.math.arithmetic_tasks import generate_task
+
+    task = generate_task(0)
+    with pytest.raises(InvalidInputError) as caught:
+        agentgym.rollout("math/arithmetic-v0", "expert", tasks=[task], **arguments)
+    assert words in str(caught.value)
+
+
+def test_evaluation_says_what_settings_are() -> None:
+    settings: Any = {"tasks": 2}
+    with pytest.raises(InvalidInputError, match=r"must be an EvalConfig.* \(got \{'tasks': 2\}\)"):
+        agentgym.evaluate("math/arithmetic", "expert", settings=settings)
