@@ -7,6 +7,7 @@ given twice. Nothing is executed: only plain data is read.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Hashable, Mapping
@@ -153,10 +154,28 @@ def _compose(path: Path, text: str) -> tuple[object, dict[str, str], list[Proble
         node = loader.get_single_node()
         if node is None:
             return {}, places, problems
+        _refuse_cycle(node, path, ())
         _walk(node, path, "", places, problems)
         return loader.construct_document(node), places, problems
     finally:
         loader.dispose()
+
+
+def _refuse_cycle(node: yaml.Node, path: Path, above: tuple[int, ...]) -> None:
+    """Raise where an alias names something that it is itself part of.
+
+    Raises:
+        InvalidInputError: With its line.
+    """
+    if not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
+        return
+    if id(node) in above:
+        raise _fail(
+            f"{path}:{node.start_mark.line + 1}", "an alias (*) names what it is itself part of"
+        )
+    pairs = node.value if isinstance(node, yaml.MappingNode) else [(one,) for one in node.value]
+    for child in itertools.chain.from_iterable(cast("list[tuple[yaml.Node, ...]]", pairs)):
+        _refuse_cycle(child, path, (*above, id(node)))
 
 
 def _walk(

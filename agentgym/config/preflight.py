@@ -195,7 +195,7 @@ def policy_problems(policy: str, *, trained: bool) -> Iterator[Problem]:
         return
     if family in {"expert", "human"} and not trained:
         return
-    yield from _folder_problems(policy)
+    yield from _folder_problems(policy, trained=trained)
 
 
 def _server_problems(policy: str, family: str, address: str, *, trained: bool) -> Iterator[Problem]:
@@ -216,12 +216,15 @@ def _server_problems(policy: str, family: str, address: str, *, trained: bool) -
         yield Problem(key="policy", text=text)
 
 
-def _folder_problems(policy: str) -> Iterator[Problem]:
+def _folder_problems(policy: str, *, trained: bool = True) -> Iterator[Problem]:
     """Yield what is wrong with a transformers folder, such as a missing file."""
     folder = Path(policy).expanduser()
     if not folder.is_dir():
         names = nearest(policy, ("tiny", "tiny:small", "tiny:base", "tiny:large", "smollm2"))
-        text = f"unknown policy {policy!r}{names}: neither tiny, smollm2, vllm:URL nor a folder"
+        text = (
+            f"unknown policy {policy!r}{names}: neither tiny, smollm2, vllm:URL nor a folder"
+            f"{'' if trained else ', and not expert, human or openai:URL#MODEL'}"
+        )
         yield Problem(key="policy", text=text)
         return
     if (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir():
