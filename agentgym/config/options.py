@@ -121,6 +121,11 @@ def is_preset_key(key: str) -> bool:
 
 def advice(key: str) -> str:
     """Return what to write in place of the unknown `key`, as the end of a sentence."""
+    if key in SLOTS:
+        return (
+            ": it is a part of the preset, whose values are written below 'preset_overrides', or "
+            f"with dots: '{key}.NAME'"
+        )
     section, _, name = key.rpartition(".")
     homes = [known for known in options() if known.rpartition(".")[2] == name]
     if homes:

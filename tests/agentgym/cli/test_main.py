@@ -53,6 +53,7 @@ BAD_INPUT = [
     ("init own", ["init", "agentgym"], "a module 'agentgym' is here already"),
     ("cycle", ["train", "--config", "cycle.yaml"], "cycle.yaml:1: an alias (*) names what it is"),
     ("policies", ["eval", "math/arithmetic", "--policy", "exprt"], "expert, human or openai:URL"),
+    ("slot", ["train", "--config", "slot.yaml"], "written below 'preset_overrides', or with dots"),
     ("levels", ["envs", "show", "math/arithmetic-v0", "levels=abc"], "(got 'abc')"),
     ("tools", ["envs", "show", "math/arithmetic-v0", "tools=maybe"], "(got 'maybe')"),
     ("path", ["envs", "play", "math/file-v0"], "math/file-v0 needs path=…"),
@@ -69,6 +70,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bad.yaml").write_text("a:\n  b: 1\n c: 2\n", encoding="utf-8")
     (tmp_path / "bin.yaml").write_bytes(b"name: \xff\xfe")
     (tmp_path / "cycle.yaml").write_text("model: &a\n  x: *a\n", encoding="utf-8")
+    slot = "envs: [math/arithmetic]\ngate: {clip_high: 0.4}\n"
+    (tmp_path / "slot.yaml").write_text(slot, encoding="utf-8")
     (tmp_path / "empty").mkdir()
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
