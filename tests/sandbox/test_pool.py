@@ -207,6 +207,7 @@ async def test_a_launch_that_lacks_descriptors_leaves_none_open(
     working: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three files for bubblewrap and one for its diagnosis: the one after `working` fails."""
+    pytest.importorskip("pyseccomp")
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     made: list[int] = []

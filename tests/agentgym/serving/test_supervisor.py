@@ -269,7 +269,9 @@ def test_command_says_what_the_client_relies_on(spec: ServerSpec) -> None:
 def test_serve_ends_its_servers_when_it_is_told_to(folder: Path, tmp_path: Path) -> None:
     # vLLM's place is taken by an interpreter that starts the fake server, whatever it is told.
     shim = tmp_path / "python"
-    shim.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -m {FAKE} "$@"\n', encoding="utf-8")
+    # Asked with -c whether it has vLLM, it has.
+    script = f'[ "$1" = -c ] && exit 0\nshift 2\nexec {sys.executable} -m {FAKE} "$@"\n'
+    shim.write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
     shim.chmod(0o755)
     port = free_port()
     command = [sys.executable, "-m", "agentgym.cli.main", "serve", str(folder), "--device", "cpu"]
