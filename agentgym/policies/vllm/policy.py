@@ -237,7 +237,7 @@ class VllmPolicy(EnginePolicy):
         ever is one, reaches nobody. After a change of weights it is not sent again as it was, but
         given back as cut: its record would name the weights before.
         """
-        ask = self.ask()
+        ask, version = self.ask(), self.version
         retries = self.options.retries
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(ServerLostError),
@@ -249,7 +249,7 @@ class VllmPolicy(EnginePolicy):
         async for attempt in retrying:
             with attempt:
                 member = await self._fleet.member_for(episode_id)
-                if self.ask() != ask:
+                if self.version != version:
                     return Answer(ids=(), logprobs=(), reason=CUT)
                 body = completion_body(
                     ask,
