@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentgym import seeding
@@ -20,7 +20,7 @@ from agentgym.trainers.ahead import Drawn
 from agentgym.trainers.batch import Batch, collate
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.parts.registry import Slot
-from agentgym.trainers.preset import PartConfig, Preset
+from agentgym.trainers.preset import Preset
 from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream
 from agentgym.trainers.staleness import split_stale, token_lags
@@ -158,22 +158,22 @@ def without_refilled(
     session: Session, groups: Sequence[Group], scores: Sequence[Score]
 ) -> list[Group]:
     """Return the groups that no filter of the preset wants replaced by others."""
-    asking = asking_filters(session.preset)
+    return wanted_groups(session.preset, groups, lambda: batch_of(session, groups, scores))
+
+
+def wanted_groups(
+    preset: Preset, groups: Sequence[Group], batch_of_them: Callable[[], Batch]
+) -> list[Group]:
+    """Return the groups that no filter wants replaced; their batch is made only if one may."""
+    # The other filters ask for nothing, and may read what the learner has not attached yet.
+    asking = tuple(one for one in preset.filters if one.parameters.get("refill"))
     if not asking or not groups:
         return list(groups)
-    batch = batch_of(session, groups, scores)
-    preset = session.preset.model_copy(update={"filters": asking})
+    batch = batch_of_them()
+    preset = preset.model_copy(update={"filters": asking})
     refill = objective.apply_filters(preset, batch.table, batch.rows).refill
     unwanted = {batch.group_ids[index] for index in refill}
     return [group for group in groups if group.id not in unwanted]
-
-
-def asking_filters(preset: Preset) -> tuple[PartConfig, ...]:
-    """Return the filters that may ask for other groups.
-
-    The others may read what the learner has not attached yet.
-    """
-    return tuple(one for one in preset.filters if one.parameters.get("refill"))
 
 
 def batch_of(session: Session, groups: Sequence[Group], scores: Sequence[Score]) -> Batch:
@@ -281,7 +281,6 @@ def _all_failed(failures: Sequence[Failure]) -> str:
 __all__ = [
     "MAX_REFILLS",
     "Episodes",
-    "asking_filters",
     "batch_of",
     "collect",
     "cut_off",
@@ -290,4 +289,5 @@ __all__ = [
     "group_spec",
     "make_batch",
     "sampled_tokens",
+    "wanted_groups",
 ]

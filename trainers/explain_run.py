@@ -19,10 +19,10 @@ from agentgym.records import Group, Score, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
 from agentgym.runs.folder import read_config, read_metrics, read_scores, read_trajectories
-from agentgym.trainers import checkpoint, objective
+from agentgym.trainers import checkpoint
 from agentgym.trainers.batch import Batch
 from agentgym.trainers.beliefs import with_beliefs
-from agentgym.trainers.episodes import asking_filters, group_id, make_batch
+from agentgym.trainers.episodes import group_id, make_batch, wanted_groups
 from agentgym.trainers.explain import explain
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import resolve_policy
@@ -135,14 +135,11 @@ def _place(record: Trajectory) -> tuple[int, int]:
 
 def _without_replaced(step: _Step, groups: list[Group], scores: Sequence[Score]) -> list[Group]:
     preset = load_preset(step.config.preset, dict(step.config.preset_overrides))
-    asking = asking_filters(preset)
-    if not asking or not groups:
-        return groups
-    batch = make_batch(preset, groups, scores, pad_id=0, version=step.version)
-    preset = preset.model_copy(update={"filters": asking})
-    refill = objective.apply_filters(preset, batch.table, batch.rows).refill
-    unwanted = {batch.group_ids[index] for index in refill}
-    return [group for group in groups if group.id not in unwanted]
+    return wanted_groups(
+        preset,
+        groups,
+        lambda: make_batch(preset, groups, scores, pad_id=0, version=step.version),
+    )
 
 
 def _chosen(groups: Sequence[Group], scores: Sequence[Score], wanted: str | None) -> str:
