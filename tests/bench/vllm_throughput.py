@@ -7,7 +7,8 @@ prefix cache on, end ids ignored: all episodes turn by turn, or each by itself, 
     python tests/bench/vllm_throughput.py --model /opt/smol                  # a GPU
     python tests/bench/vllm_throughput.py --model DIR --mini                 # vLLM for the CPU
 
-Phase `http:N` is N servers that share the GPU's memory: one server speaks HTTP in one process.
+Phase `http:N` is N servers that share the memory: one server speaks HTTP in one process. Phase
+`front:N` is one server with N processes that speak HTTP (vLLM's `serve --api-server-count`).
 
 Results are printed as they come, one JSON line each; every server is ended at the end.
 """
@@ -371,9 +372,10 @@ async def server_load(urls: str) -> float:
     return hits
 
 
-def http(args: argparse.Namespace, count: int, best: dict[int, float]) -> None:
+def http(args: argparse.Namespace, kind: str, count: int, best: dict[int, float]) -> None:
     """Measure our client through HTTP servers on one GPU, by number of client processes."""
-    with servers(args, count) as url:
+    specs = front_spec(args, count) if kind == "front" else server_specs(args, count)
+    with servers(args, specs) as url:
         for episodes in args.episodes:
             for processes in args.clients:
                 if processes > episodes:
@@ -381,8 +383,8 @@ def http(args: argparse.Namespace, count: int, best: dict[int, float]) -> None:
                 row = run_clients(args, url, episodes, processes)
                 ratio = row["tokens_per_s"] / best[episodes] if best.get(episodes) else None
                 say(
-                    phase="http",
-                    servers=count,
+                    phase=kind,
+                    processes=count,
                     clients=processes,
                     episodes=episodes,
                     ratio=ratio,
@@ -390,29 +392,51 @@ def http(args: argparse.Namespace, count: int, best: dict[int, float]) -> None:
                 )
 
 
-@contextmanager
-def servers(args: argparse.Namespace, count: int) -> Iterator[str]:
-    """Start servers that share the GPU's memory and yield their addresses, with commas between."""
+def spec_of(args: argparse.Namespace, folder: Path, **own: Any) -> ServerSpec:
+    """Return a server of the model, on a free port."""
+    port = free_port()
+    settings: dict[str, Any] = {
+        "folder": args.model,
+        "port": port,
+        "log": folder / f"server-{port}.log",
+        "python": args.server_python,
+        "device": ServerDevice.CPU if args.mini else ServerDevice.CUDA,
+        "max_context_tokens": args.context,
+        "max_rows": max(args.episodes),
+        "gpu_memory": args.gpu_memory,
+        "is_eager": args.mini,
+    }
+    return ServerSpec(**settings | own)
+
+
+def server_specs(args: argparse.Namespace, count: int) -> list[ServerSpec]:
+    """Return servers that share the GPU's memory."""
     folder = Path(tempfile.mkdtemp(prefix="agentgym-bench-"))
+    # The size of the cache is given: measuring the memory that is free would make servers that
+    # start at once fail each other.
+    size = str(int(args.cache_gib * 2**30 / count))
+    extra = () if args.mini or count == 1 else ("--kv-cache-memory-bytes", size)
+    share = args.gpu_memory / count
+    return [spec_of(args, folder, gpu_memory=share, extra=extra) for _ in range(count)]
+
+
+def front_spec(args: argparse.Namespace, count: int) -> list[ServerSpec]:
+    """Return one server with several processes that speak HTTP."""
+    folder = Path(tempfile.mkdtemp(prefix="agentgym-bench-"))
+    extra = ("--api-server-count", str(count))
+    return [spec_of(args, folder, module="vllm_serve", extra=extra)]
+
+
+@contextmanager
+def servers(args: argparse.Namespace, specs: Sequence[ServerSpec]) -> Iterator[str]:
+    """Start servers and yield their addresses, with commas between."""
     began = time.perf_counter()
     running: list[ServerProcess] = []
     try:
-        for index in range(count):
-            spec = ServerSpec(
-                folder=args.model,
-                port=free_port(),
-                log=folder / f"server-{index}.log",
-                python=args.server_python,
-                device=ServerDevice.CPU if args.mini else ServerDevice.CUDA,
-                max_context_tokens=args.context,
-                max_rows=max(args.episodes),
-                gpu_memory=args.gpu_memory / count,
-                is_eager=args.mini,
-            )
-            running.append(ServerProcess(spec))
-            # One after the other: each measures the memory that is free when it starts.
-            running[-1].wait_ready(timeout_s=240)
-        say(phase="http", servers=count, ready_s=time.perf_counter() - began)
+        running += [ServerProcess(spec) for spec in specs]
+        for process in running:
+            process.wait_ready(timeout_s=240)
+        say(servers=len(running), ready_s=time.perf_counter() - began)
         yield ",".join(process.spec.url for process in running)
     except BaseException:
         for process in running:
@@ -432,13 +456,14 @@ def say(**row: Any) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--phases", default="inprocess,http:1,http:2,http:4")
+    parser.add_argument("--phases", default="inprocess,front:4,http:1,http:4")
     parser.add_argument("--episodes", default="64,256,512")
     parser.add_argument("--clients", default="1,4,8")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--raw-repeats", type=int, default=1)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--gpu-memory", type=float, default=0.4)
+    parser.add_argument("--cache-gib", type=float, default=24.0, help="of several servers together")
     parser.add_argument("--block", type=int, default=BLOCK)
     parser.add_argument("--baseline", default="", help="EPISODES=TOKENS_PER_S,… of an earlier call")
     parser.add_argument("--engine-options", default="{}", help="JSON: further engine arguments")
@@ -470,7 +495,7 @@ def main() -> None:
             if name == "inprocess":
                 best |= asyncio.run(in_process(args))
             else:
-                http(args, int(number or 1), best)
+                http(args, name, int(number or 1), best)
         except Exception as error:  # the other phases are worth their time all the same
             say(phase=phase, failed=f"{type(error).__name__}: {error}"[:800])
 
@@ -478,4 +503,7 @@ def main() -> None:
 if __name__ == "__main__":
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Servers with several processes for HTTP are started by a module of their own.
+    paths = [str(Path(__file__).parent / "lib"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     main()

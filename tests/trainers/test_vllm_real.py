@@ -307,7 +307,9 @@ async def test_weights_change_under_live_requests_and_each_id_has_its_version_g4
         return set(versions)
 
     try:
-        *asked, _ = await asyncio.gather(*(keep_asking(n) for n in range(12)), change())
+        changing = asyncio.create_task(change())
+        asked = await asyncio.gather(*(keep_asking(n) for n in range(12)))
+        await changing
         seen = [check(n, answer) for n, answers in enumerate(asked) for answer in answers]
         assert set().union(*seen) == {0, 1, 2}
         assert sum(len(versions) > 1 for versions in seen) >= 1
