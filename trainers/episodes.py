@@ -13,7 +13,7 @@ from agentgym.config import RunConfig
 from agentgym.engine import GroupSpec
 from agentgym.errors import InfrastructureError
 from agentgym.groups import has_ended
-from agentgym.records import Failure, FinishReason, Group, Score, StopReason, Trajectory
+from agentgym.records import Failure, FinishReason, Group, Score, StopReason, Trajectory, Turn
 from agentgym.samples import to_samples
 from agentgym.trainers import objective
 from agentgym.trainers.ahead import Drawn
@@ -235,8 +235,17 @@ def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
         **_ages(episodes),
         "rollout_s": episodes.seconds,
         "rollout_tokens_per_s": tokens / max(wall_s, 1e-9),
+        **_turn_seconds(turns),
         **{f"errors_{kind}": float(number) for kind, number in sorted(errors.items())},
         **{f"failures_{kind}": float(number) for kind, number in sorted(failures.items())},
+    }
+
+
+def _turn_seconds(turns: Sequence[Turn]) -> dict[str, float]:
+    """Return what a turn took on average, in the policy (its queue included) and in the env."""
+    return {
+        f"turn_{name}": _mean([turn.timings.get(name, 0.0) for turn in turns])
+        for name in ("policy_s", "env_s")
     }
 
 

@@ -57,7 +57,8 @@ class Summary:
 async def collate_step(session: Session, episodes: Episodes) -> list[Batch]:
     """Return the batches of a step, one for each optimiser update of a pass, probes attached."""
     session.enter("collate")
-    return await session.compute(_batches, session, episodes)
+    with session.clock.time("collate_s"):
+        return await session.compute(_batches, session, episodes)
 
 
 def _batches(session: Session, episodes: Episodes) -> list[Batch]:
@@ -83,14 +84,15 @@ def _with_beliefs(
     if Need.BELIEF not in session.preset.needs:
         return batch
     trajectories = [t for group in groups for t in group.trajectories]
-    return with_beliefs(
-        session.preset,
-        session.learner,
-        batch,
-        trajectories,
-        answers=answers,
-        encode=session.renderer.encode,
-    )
+    with session.clock.time("beliefs_s"):
+        return with_beliefs(
+            session.preset,
+            session.learner,
+            batch,
+            trajectories,
+            answers=answers,
+            encode=session.renderer.encode,
+        )
 
 
 async def learn(session: Session, batches: Sequence[Batch]) -> dict[str, float]:
@@ -105,14 +107,16 @@ def _updates(session: Session, batches: Sequence[Batch]) -> dict[str, float]:
     # Where episodes may be older than the weights, the gap is always measured: a policy that
     # stands for its own anchor would hide it.
     is_single = epochs * len(batches) == 1 and session.config.rollout.max_staleness == 0
-    if not is_single:
-        batches = [session.learner.with_anchor(batch) for batch in batches]
-    results = [
-        session.learner.update(batch, is_single=is_single)
-        for _ in range(epochs)
-        for batch in batches
-        if bool(batch.rows.mask.any())
-    ]
+    if not (is_single and session.preset.can_skip_proximal):
+        with session.clock.time("logprob_s"):
+            batches = [session.learner.with_anchor(batch) for batch in batches]
+    with session.clock.time("update_s"):
+        results = [
+            session.learner.update(batch, is_single=is_single)
+            for _ in range(epochs)
+            for batch in batches
+            if bool(batch.rows.mask.any())
+        ]
     if not results:
         logger.warning("no token of this step is trained: every episode failed or was filtered")
     names = {name for result in results for name in result}
@@ -124,12 +128,13 @@ async def publish(session: Session, state: LoopState) -> None:
     """Let the policy sample with the new weights, under their version; live episodes too."""
     session.enter("publish")
     weights = None
-    if session.has_copy:
-        weights = await session.compute(full_state, session.learner.model, session.world)
-    if session.world.is_main:
-        await session.policy.update_weights(weights, version=state.policy_version)
-        if session.config.rollout.partial is PartialRollouts.DROP:
-            session.engine.restart_live()
+    with session.clock.time("publish_s"):
+        if session.has_copy:
+            weights = await session.compute(full_state, session.learner.model, session.world)
+        if session.world.is_main:
+            await session.policy.update_weights(weights, version=state.policy_version)
+    if session.world.is_main and session.config.rollout.partial is PartialRollouts.DROP:
+        session.engine.restart_live()
 
 
 def record_step(
@@ -154,6 +159,8 @@ def record_step(
         "step": state.next_step,
         **episode_metrics(episodes, wall_s=wall_s),
         **metrics,
+        **session.clock.take(),
+        **session.world.peak_memory(),
         "sampled_tokens_total": state.sampled_tokens,
         "elapsed_s": state.elapsed_s,
     }

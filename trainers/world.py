@@ -56,6 +56,14 @@ class World:
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
+    def peak_memory(self) -> dict[str, float]:
+        """Return the most memory of this process's GPU since the last call; nothing on a CPU."""
+        if self.device.type != "cuda":
+            return {}
+        peak = torch.cuda.max_memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return {"peak_memory_gib": peak / 2**30}
+
     def close(self) -> None:
         """Leave the process group, if this process joined one."""
         if self.size > 1 and dist.is_initialized():

@@ -143,6 +143,32 @@ async def test_synchronous_training_is_the_same_loop_with_nothing_ahead(
     assert sorted(set(versions)) == [-3, -2, -1, 0]  # each step's with the weights of its time
 
 
+async def test_every_row_says_where_the_time_went(base: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    await run_loop(await opened(base, path, rollout__max_staleness=1, preset="igpo"))
+    rows = read_metrics(path)
+    own = {"collate_s", "beliefs_s", "logprob_s", "update_s"}
+    assert [own <= set(row) for row in rows] == [True] * 4
+    # What the weights took that a step's episodes were sampled with: the first ones were there.
+    assert ["publish_s" in row for row in rows] == [False, True, True, True]
+    for row in rows:
+        assert 0 < row["beliefs_s"] <= row["collate_s"]
+        assert 0 < row["logprob_s"] + row["update_s"] <= row["learn_s"]
+        assert row["turn_policy_s"] > 0
+        assert row["turn_env_s"] > 0
+
+
+async def test_a_preset_that_asks_the_model_nothing_says_no_seconds_of_it(
+    base: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    await run_loop(await opened(base, path, steps=1))
+    (row,) = read_metrics(path)
+    assert "beliefs_s" not in row
+    assert "logprob_s" not in row
+    assert 0 < row["update_s"] <= row["learn_s"]
+
+
 async def test_what_is_too_old_is_dropped_and_counted_h2(base: Path, tmp_path: Path) -> None:
     def prepare(policy: Told) -> None:
         # One episode of group 6, and all of group 7, claim to be of version 0.
