@@ -46,12 +46,22 @@ class Tolerance:
     """Mean absolute difference, in nats."""
     largest: float
     """Largest absolute difference, in nats."""
+    relative: float = 0.0
+    """Share of a log-probability by which it may be off before that counts in the two above."""
+
+    def excess(self, got: Sequence[float], wanted: Sequence[float]) -> list[float]:
+        """Return by how much each log-probability is off beyond its share; NaN stays NaN."""
+        off = [abs(a - b) for a, b in zip(got, wanted, strict=True)]
+        free = [self.relative * abs(b) if math.isfinite(b) else 0.0 for b in wanted]
+        return [d - f if not d <= f else 0.0 for d, f in zip(off, free, strict=True)]
 
 
 FLOAT32 = Tolerance(mean=1e-3, largest=1e-2)
 """Seen with the same weights on one CPU: mean 1e-6, largest 1e-5."""
-BFLOAT16 = Tolerance(mean=0.15, largest=1.5)
-"""Seen with the same weights on an H100: mean 0.06, largest 0.34."""
+BFLOAT16 = Tolerance(mean=0.15, largest=1.5, relative=0.05)
+"""Seen with the same weights of SmolLM2-135M: mean 0.06, largest 0.34. After a warm start that made
+the fixed text unlikely: mean 0.13 to 0.20, largest 1.0 to 1.6, since a logit of 8 bits is off by a
+share of its size."""
 
 
 def tolerance_of(dtype: torch.dtype) -> Tolerance:
@@ -285,13 +295,10 @@ class SyncedPolicy:
             means.append(sum(off) / len(off))
             largest.append(max(off))
             bound = self._tolerance
+            beyond = bound.excess(got, right)
             # Written so that a NaN fails.
-            if not (means[-1] <= bound.mean and largest[-1] <= bound.largest):
-                raise PolicyError(
-                    f"{control.name} does not have the learner's weights: of the fixed text's "
-                    f"log-probabilities the mean difference is {means[-1]:.4g} (at most "
-                    f"{bound.mean:g}), the largest {largest[-1]:.4g} (at most {bound.largest:g})"
-                )
+            if not (sum(beyond) / len(beyond) <= bound.mean and max(beyond) <= bound.largest):
+                raise PolicyError(_unproved(control.name, bound, off, beyond))
             self._check_moved(control, got, is_changed=is_changed)
         return max(means), max(largest)
 
@@ -338,6 +345,17 @@ class SyncedPolicy:
                 await control.reset_cache()
             # A new process has no request yet. The learner may have moved on since.
             await self._prove([control], self._wanted, is_changed=False, is_alone=True)
+
+
+def _unproved(name: str, bound: Tolerance, off: Sequence[float], beyond: Sequence[float]) -> str:
+    share = f" beyond {bound.relative:.0%} of each" if bound.relative else ""
+    mean = sum(beyond) / len(beyond)
+    return (
+        f"{name} does not have the learner's weights: of the fixed text's log-probabilities the "
+        f"mean difference{share} is {mean:.4g} (at most {bound.mean:g}), the largest "
+        f"{max(beyond):.4g} (at most {bound.largest:g}); the mean of all differences is "
+        f"{sum(off) / len(off):.4g}"
+    )
 
 
 def probe_logprobs(model: nn.Module, ids: Sequence[int]) -> tuple[float, ...]:

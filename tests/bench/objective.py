@@ -45,6 +45,10 @@ def main() -> None:
     folder = resolve_policy(options.policy) if options.policy != "tiny" else _tiny()
     model: Any = load_model(folder, device=device)
     vocabulary = int(model.config.vocab_size)
+    if options.only_beliefs:
+        print(name)
+        _print_beliefs(model, vocabulary, device, options)
+        return
     batch = random_batch(options.rows, options.tokens, options.turns, vocabulary)
     print(
         f"{name}, {options.rows} rows x {options.tokens} tokens, {options.turns} turns", flush=True
@@ -76,6 +80,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--episodes", type=int, default=128 if on_gpu else 16, help="of the beliefs"
     )
+    parser.add_argument("--only-beliefs", action="store_true", help="leave the presets out")
     parser.add_argument("--episode-tokens", type=int, default=640 if on_gpu else 128)
     parser.add_argument("--answer-tokens", type=int, default=6)
     return parser.parse_args()

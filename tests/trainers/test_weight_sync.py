@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,6 +227,31 @@ async def test_change_that_does_not_arrive_stops_the_run_g6(
         await subject.update_weights(None, 1)
     with pytest.raises(PolicyError, match="nothing samples after a failed change"):
         await subject.generate(ask())
+
+
+def test_a_coarse_format_may_be_off_by_a_share_of_what_is_unlikely() -> None:
+    subject = Tolerance(mean=0.15, largest=1.5, relative=0.05)
+    # 5 % of 20 is 1: of the first difference 0.6 is left; the second stays within 5 % of 10.
+    assert subject.excess([-21.6, -10.4], [-20.0, -10.0]) == pytest.approx([0.6, 0.0])
+    assert subject.excess([-0.3], [-0.1]) == pytest.approx([0.195])
+    assert Tolerance(mean=1.0, largest=1.0).excess([-21.6], [-20.0]) == pytest.approx([1.6])
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted"),
+    [
+        (math.nan, -2.0),
+        (-2.0, math.nan),
+        (-math.inf, -2.0),
+        (-2.0, -math.inf),
+        (-math.inf, -math.inf),
+    ],
+)
+def test_what_is_no_number_is_never_within_a_tolerance(got: float, wanted: float) -> None:
+    for relative in (0.0, 0.05):
+        bound = Tolerance(mean=1e9, largest=1e9, relative=relative)
+        excess = bound.excess([got, -1.0], [wanted, -1.0])
+        assert not sum(excess) / 2 <= bound.mean
 
 
 async def test_small_changes_that_never_arrive_stop_the_run_g6(
