@@ -7,6 +7,7 @@ the same as that of servers, through another door.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import itertools
 import os
@@ -146,15 +147,9 @@ class InprocessVllmPolicy(EnginePolicy):
         reason = str(completion.finish_reason)
         if reason not in _REASONS:
             raise InfrastructureError(f"the engine ended a request by {reason!r}")
-        ids = tuple(int(token) for token in completion.token_ids)
-        if sampling.temperature == 0:
-            logprobs = (0.0,) * len(ids)
-        else:
-            # By id: the entry may hold the most likely id beside the sampled one.
-            entries = cast("Sequence[Mapping[int, Any]]", completion.logprobs or ())
-            logprobs = tuple(
-                float(entry[token].logprob) for entry, token in zip(entries, ids, strict=True)
-            )
+        ids: tuple[int, ...] = tuple(completion.token_ids)
+        is_greedy = sampling.temperature == 0
+        logprobs = (0.0,) * len(ids) if is_greedy else sampled_logprobs(completion.logprobs, ids)
         return Answer(ids=ids, logprobs=logprobs, reason=reason)
 
     async def probe(self) -> tuple[float, ...]:
@@ -196,6 +191,7 @@ class InprocessVllmPolicy(EnginePolicy):
             min_p=sampling.min_p,
             max_tokens=sampling.max_new_tokens,
             logprobs=0,
+            flat_logprobs=True,  # lists of numbers in place of an object for each id
             seed=sampling.seed if self.options.is_seeded else None,
             ignore_eos=True,  # the renderer's end ids decide, and they alone
             stop_token_ids=list(self._end_ids),
@@ -379,6 +375,9 @@ def open_inprocess(
         config = _vllm("vllm.config.weight_transfer").WeightTransferConfig(backend="ipc")
         arguments["weight_transfer_config"] = config
     engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
+    # What was imported for the engine stays: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
     return InprocessVllmPolicy(
         engine,
         renderer,
@@ -387,6 +386,31 @@ def open_inprocess(
         max_context_tokens=int(engine.vllm_config.model_config.max_model_len),
         options=chosen,
     )
+
+
+def sampled_logprobs(flat: Any, ids: Sequence[int]) -> tuple[float, ...]:
+    """Return [time] log-probabilities of sampled ids from vLLM's flat lists.
+
+    At each place the sampled id stands first; the most likely one may stand beside it.
+
+    Args:
+        flat: vLLM's `FlatLogprobs`, or None for a completion without ids.
+        ids: What was sampled.
+
+    Raises:
+        InfrastructureError: If they are not those of the ids.
+    """
+    if flat is None:
+        found: tuple[Sequence[int], tuple[float, ...]] = ((), ())
+    else:
+        places: Sequence[int] = flat.start_indices
+        values = tuple([float(flat.logprobs[place]) for place in places])
+        found = ([flat.token_ids[place] for place in places], values)
+    if list(found[0]) != list(ids):
+        raise InfrastructureError(
+            f"the engine gave log-probabilities of other ids than the {len(ids)} that it sampled"
+        )
+    return found[1]
 
 
 def _vllm(module: str) -> Any:

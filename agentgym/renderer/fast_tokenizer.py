@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,12 +113,15 @@ class FastTokenizer:
         return self._byte_offsets(ids) if self._is_byte_level else self._window_offsets(ids)
 
     def _byte_offsets(self, ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        pieces = [self._token_bytes(token) for token in ids]
+        if all(map(bytes.isascii, pieces)):  # a character a byte: nearly every completion
+            ends = list(accumulate(map(len, pieces)))
+            return tuple(zip([0, *ends], ends, strict=False))
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         stretches: list[tuple[int, int]] = []
         done = 0
         is_inside_character = False
-        for token in ids:
-            data = self._token_bytes(token)
+        for data in pieces:
             if data.isascii() and not is_inside_character:  # most ids: a character a byte
                 stretches.append((done, done + len(data)))
                 done += len(data)
@@ -132,7 +136,7 @@ class FastTokenizer:
 
     def _token_bytes(self, token: int) -> bytes:
         known = self._bytes_of.get(token)
-        if known is None:
+        if known is None:  # once for each id
             text = self._backend.id_to_token(token) or ""
             is_mapped = all(character in _BYTES for character in text)
             known = bytes(_BYTES[c] for c in text) if is_mapped else text.encode()

@@ -175,8 +175,16 @@ def possible_hits(prompts: Sequence[Sequence[tuple[int, ...]]], block: int) -> t
 # ------------------------------------------------------------------------------- in-process
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "_logprobs": {"logprobs": 0},
+    "_logprobs_flat": {"logprobs": 0, "flat_logprobs": True},
+    "": {"logprobs": None},
+}
+"""What the engine alone is asked for; the last is less than training needs."""
+
+
 async def raw(
-    engine: Any, prompts: Sequence[Sequence[tuple[int, ...]]], *, order: str, logprobs: int | None
+    engine: Any, prompts: Sequence[Sequence[tuple[int, ...]]], *, order: str, asked: str
 ) -> float:
     """Return tokens a second of the engine alone with true prompts."""
     vllm: Any = importlib.import_module("vllm")
@@ -185,8 +193,8 @@ async def raw(
         temperature=1.0,
         max_tokens=SAMPLED,
         ignore_eos=True,
-        logprobs=logprobs,
         detokenize=False,
+        **KINDS[asked],
         output_kind=kind.FINAL_ONLY,
     )
     salt = f"raw-{time.time()}"
@@ -250,11 +258,10 @@ async def in_process(args: argparse.Namespace) -> dict[int, float]:
             prompts = [whole_prompts(t) for t in records]
             raws: dict[str, float] = {}
             for order in ("turns", "chains"):
-                for logprobs in (0, None):
-                    name = f"{order}{'' if logprobs is None else '_logprobs'}"
-                    raws[name] = max(
+                for asked in KINDS:
+                    raws[order + asked] = max(
                         [
-                            await raw(policy.engine, prompts, order=order, logprobs=logprobs)
+                            await raw(policy.engine, prompts, order=order, asked=asked)
                             for _ in range(args.raw_repeats)
                         ]
                     )
