@@ -137,6 +137,12 @@ def test_segments_of_a_trajectory_are_one_sequence():
     close(result.advantages.flatten().tolist(), [0, 0.35, 0.5, 0, 0.2, 0, 0.375, 0, 0])
 
 
+def test_turns_out_of_order_are_put_in_order_wherever_they_stand():
+    """Turns 0 2 | 1 of one trajectory: none comes before the first, and yet two have to change."""
+    rows, _ = make([[0, 2], [1, -1]], trajectory=[0, 0])
+    assert token_order(rows, 1).flat.tolist() == [[0, 2, 1]]
+
+
 def test_reward_of_a_turn_without_tokens_falls_to_the_token_before():
     """Turn 1 is empty: its reward lies on the last token of turn 0; turn 0 keeps its own."""
     rows, table = make([[0, 0, -1, 2]])
@@ -183,6 +189,22 @@ def test_weights_outside_the_unit_interval_are_refused(name, weight):
     rows, table = make([[0]])
     with pytest.raises(ValueError, match=rf"'{name}' must be in \[0, 1\] \(got {weight}\)"):
         gae(rows, table, [[1]], [[0.0]], **{name: weight})
+
+
+@pytest.mark.parametrize(
+    ("name", "advantages", "returns"),
+    [
+        # Rewards 0 and 1, values .5 and .25, weights 1: residuals -.25 and .75.
+        ("discount", [-0.5, 0.75], [0.0, 1.0]),
+        ("decay_actor", [-0.25, 0.75], [1.0, 1.0]),
+        ("decay_critic", [0.5, 0.75], [0.25, 1.0]),
+    ],
+)
+def test_a_weight_of_zero_is_a_weight(name, advantages, returns):
+    rows, table = make([[0, 1]])
+    found = gae(rows, table, [[0, 1]], [[0.5, 0.25]], **{name: 0.0})
+    close(found.advantages[0].tolist(), advantages)
+    close(found.returns[0].tolist(), returns)
 
 
 def test_no_gradient_flows_from_the_advantages_to_the_values():

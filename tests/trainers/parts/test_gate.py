@@ -102,6 +102,26 @@ def test_clipped_ratio_refuses_bad_widths(low, high, message):
         clipped_ratio(torch.ones(1, 1), clip_low=low, clip_high=high)
 
 
+def test_clip_low_of_one_lets_every_ratio_below_pass():
+    found = clipped_ratio(torch.tensor([[0.0, 0.4, 1.5]]), clip_low=1.0, clip_high=0.25)
+    assert found.tolist() == [[0.0, 0.4000000059604645, 1.25]]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        # -r A = 2.5 is below 3 |A| = 6: the slope is that of the ratio; 9 * 2 is past it: flat.
+        (1.25, -2.0, 2.5, 2.5),
+        (9.0, -2.0, 6.0, 0.0),
+        (9.0, -0.5, 1.5, 0.0),
+    ],
+)
+def test_dual_clip_bounds_by_the_cap_times_the_advantage(ratio, advantage, loss, slope):
+    parameters = {"clip_low": 0.2, "clip_high": 0.3, "cap": 3.0}
+    found = _loss_and_slope("dual_clip", parameters, ratio, advantage)
+    assert found == pytest.approx((loss, slope))
+
+
 def test_dual_clip_refuses_a_cap_of_one():
     with pytest.raises(ValueError, match="'cap' must be > 1"):
         _loss_and_slope("dual_clip", {"clip_low": 0.2, "clip_high": 0.2, "cap": 1.0}, 1.0, -1.0)

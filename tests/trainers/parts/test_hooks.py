@@ -40,6 +40,7 @@ def test_clip_sums_are_the_two_cheap_magnitudes():
 @pytest.mark.parametrize(("ratio", "advantage", "expected"), [
     (1.31, 1.0, True), (1.29, 1.0, False), (0.5, 1.0, False),
     (0.89, -1.0, True), (0.91, -1.0, False), (1.5, -1.0, False), (1.5, 0.0, False),
+    (0.5, 0.0, False), (0.5, 0.25, False), (1.5, -0.25, False),
 ])  # fmt: skip
 def test_clip_is_active_on_one_side_for_each_sign(ratio, advantage, expected):
     found = clipped_tokens(

@@ -105,6 +105,7 @@ def test_beliefs_come_back_as_a_table_with_the_likeliest_answer():
     numbers = [-3.0, -1.0, -2.0, -4.0, -0.5, -0.6, -0.7, -0.1]
     table = belief_fields(found, numbers, trajectories=2, turns=2)
     assert table[:, :2].tolist() == [[-2.0, -1.0], [-0.5, -0.1]]
+    assert table.shape == (2, 3)
     assert table[:, 2].isnan().all()
     with pytest.raises(ValueError, match="8 requests, but 1 results"):
         belief_fields(found, [0.0], trajectories=2, turns=2)
@@ -115,6 +116,10 @@ def test_final_prompt_keeps_what_the_record_says():
     shorter = make_trajectory(final_prompt=FinalPrompt(prefix_length=2, ids=(7, 7)))
     assert final_prompt_ids(shorter) == (1, 2, 7, 7)
     assert final_prompt_ids(make_trajectory(final_prompt=None)) is None
+    (first, _) = make_trajectory().turns
+    final = FinalPrompt(prefix_length=4, ids=(3,))
+    assert final_prompt_ids(make_trajectory(turns=(first,), final_prompt=final)) == (1, 2, 5, 6, 3)
+    assert final_prompt_ids(make_trajectory(turns=(), final_prompt=final)) is None
 
 
 def test_turn_rows_train_each_id_once_with_its_whole_context():
@@ -145,6 +150,8 @@ def test_sampler_repeats_no_task_while_others_are_left():
     assert sorted(chosen) == [0, 2, 3]
     more = sampler.uniform([1.0, 0.0, 2.0, 1.0], 6, random.Random(7))
     assert sorted(more) == [0, 0, 2, 2, 3, 3]
+    five = sampler.uniform([1.0, 0.0, 2.0, 1.0], 5, random.Random(7))
+    assert (len(five), sorted(five[:3])) == (5, [0, 2, 3])
     assert sampler.uniform([1.0] * 9, 4, random.Random(1)) == sampler.uniform(
         [1.0] * 9, 4, random.Random(1)
     )
@@ -179,5 +186,9 @@ def test_adaptive_coefficient_matches_golden(measured, at):
     assert actual == pytest.approx(GOLDEN["adkl"]["beta"][at], rel=1e-5)
     # inside the bound: 6.6 / 6 - 1 = .1, half of the largest error
     assert adaptive_coefficient(1.0, 6.6, 100, target=6.0, horizon=100.0) == pytest.approx(1.1)
-    with pytest.raises(ValueError, match="must be > 0"):
-        adaptive_coefficient(1.0, 1.0, 1, target=0.0, horizon=1.0)
+    # 0.44 / 0.4 - 1 = .1 over half of the horizon
+    assert adaptive_coefficient(1.0, 0.44, 1, target=0.4, horizon=2.0) == pytest.approx(1.05)
+    assert adaptive_coefficient(1.0, 0.44, 1, target=0.4, horizon=1.0) == pytest.approx(1.1)
+    for target, horizon in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)):
+        with pytest.raises(ValueError, match=r"must be > 0 \(got"):
+            adaptive_coefficient(1.0, 1.0, 1, target=target, horizon=horizon)

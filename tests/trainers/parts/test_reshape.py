@@ -73,3 +73,19 @@ def test_kl_to_go_matches_golden_returns():
     actual = kl_to_go(torch.ones(1, 4, dtype=F64), rows.mask, rows, table, coefficient=0.01)
     assert actual[0, :3].tolist() == pytest.approx(GOLDEN["rfpp"]["ret"], rel=1e-6)
     assert actual[0, 3].item() == 0
+
+
+@pytest.mark.parametrize("mask", [[[1, 1, 1], [1, 0, 0]], [[1], [1], [1]]])
+def test_kl_to_go_fills_tables_that_are_wider_or_higher_than_square(mask):
+    ones = [[1.0 if kept else 5.0 for kept in row] for row in mask]
+    zeros = [[0.0] * len(row) for row in mask]
+    rows, table = make(mask, proximal=ones, reference=zeros)
+    actual = kl_to_go(
+        torch.ones(rows.mask.shape, dtype=F64), rows.mask, rows, table, coefficient=0.25
+    )
+    to_go = [[sum(row[at:]) for at in range(len(row))] for row in mask]
+    expected = [
+        [1 - 0.25 * left if kept else 0.0 for left, kept in zip(lefts, row, strict=True)]
+        for lefts, row in zip(to_go, mask, strict=True)
+    ]
+    assert actual.tolist() == expected

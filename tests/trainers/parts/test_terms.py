@@ -267,6 +267,11 @@ def test_to_go_reaches_turns_without_a_reward_of_their_own():
     assert result.valid.tolist() == [[True, True], [False, False]]
 
 
+def test_to_go_without_any_weight_for_later_turns_is_the_reward_itself():
+    result = terms.to_go(ragged([[0.5, 1.0]]), make_table([2]), discount=0.0)
+    assert result.values.tolist() == [[0.5, 1.0]]
+
+
 def test_to_go_refuses_bad_input():
     with pytest.raises(ValueError, match=r"'discount' must be in \[0, 1\] \(got 1.5\)"):
         terms.to_go(ragged([[1.0]]), make_table([1]), discount=1.5)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym.trainers.parts import bounds, combine, filters, rewards, spread
+from agentgym.trainers.parts import bounds, combine, filters, registry, rewards, spread
 from agentgym.trainers.parts.combine import Term
+from agentgym.trainers.parts.registry import Slot
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues, to_tokens
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "data" / "policy_golden.json").read_text())
@@ -133,8 +134,18 @@ def test_soft_overlong_matches_golden():
     table = make_table([1] * 4, length=lengths)
     found = rewards.soft_overlong(table, max_tokens=20480, buffer=4096)
     assert found.values[:, 0].tolist() == pytest.approx(GOLDEN["overlong"]["r"])
-    with pytest.raises(ValueError, match="'buffer' must be in"):
-        rewards.soft_overlong(table, max_tokens=10, buffer=11)
+    for buffer in (0, 11):
+        with pytest.raises(ValueError, match=rf"'buffer' must be in \(0, 10\] \(got {buffer}\)"):
+            rewards.soft_overlong(table, max_tokens=10, buffer=buffer)
+
+
+def test_the_slope_of_the_length_may_begin_at_no_token():
+    table = make_table([1, 1], length=torch.tensor([0, 5]))
+    found = rewards.soft_overlong(table, max_tokens=10, buffer=10)
+    assert found.values[:, 0].tolist() == [0.0, -0.5]
+    problem_of = registry.find(Slot.REWARD, "soft_overlong").problem_of
+    assert problem_of({"max_tokens": 10, "buffer": 10}) is None
+    assert "at most 'max_tokens', 10 (got 11)" in problem_of({"max_tokens": 10, "buffer": 11})
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -196,6 +207,21 @@ def test_mismatch_rejects_by_the_mean_over_all_rows_and_by_a_single_token():
     assert wide.mask[:, 0].tolist() == [True, True, False]  # e^-10 = 4.5e-5 is below the veto
     low = filters.mismatch(table, rows, low=1.0, high=2.0, veto=0.0, statistics="include")
     assert low.mask[:, 0].tolist() == [True, True, True]
+    # A mean over tokens, not over places: 1.2 / 3 for the four ids of which one is not trained.
+    gap = torch.tensor([[0.3, 0.4, 0.5, 9.0], [0.6, 0.0, 0.0, 0.0]])
+    rows = make_rows([[0, 0, 0, -1], [0, -1, -1, -1]])
+    rows = dataclasses.replace(rows, logprobs={"proximal": gap, "behavior": torch.zeros(2, 4)})
+    for high, kept in ((math.exp(0.41), [True, False]), (math.exp(0.39), [False, False])):
+        found = filters.mismatch(make_table([1, 1]), rows, low=0.5, high=high, **options)
+        assert found.mask[:, 0].tolist() == kept
+    found = filters.mismatch(make_table([1, 1]), rows, low=math.exp(0.5), high=2.0, **options)
+    assert found.mask[:, 0].tolist() == [False, True]  # the single token's own 0.6
+
+
+def test_the_accepted_range_of_a_ratio_is_not_empty():
+    problem_of = registry.find(Slot.FILTER, "mismatch").problem_of
+    assert problem_of({"low": 0.5, "high": 0.75}) is None
+    assert "must be below 'high', 0.5 (got 0.5)" in problem_of({"low": 0.5, "high": 0.5})
 
 
 # --- combine, bounds, spread ----------------------------------------------------------------------
@@ -246,6 +272,10 @@ def test_turn_adaptive_widths():
         bounds.turn_adaptive(0.1, 0.4, rows, {}, term="x", width=0.3)
     with pytest.raises(ValueError, match=r"'width' must be in \[0, 1\)"):
         bounds.turn_adaptive(0.1, 0.4, rows, {"x": values([[1]])}, term="x", width=1.0)
+    flat = bounds.turn_adaptive(
+        0.1, 0.4, rows, {"gain": values([[-1, None, 2]])}, term="gain", width=0.0
+    )
+    assert flat.low[0].tolist() == [0.1] * 4
     assert bounds.constant(0.1, 0.4, rows, {}) is None
 
 
