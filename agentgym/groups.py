@@ -141,16 +141,17 @@ class GroupRun:
             id=self.spec.id,
             task_id=self.spec.task.id,
             requested_size=self.spec.size,
-            trajectories=tuple(sorted(self.records, key=self._place)),
+            trajectories=tuple(sorted(self.records, key=place_of)),
         )
 
     def _tries(self, index: int) -> list[Trajectory]:
-        return [record for record in self.records if self._place(record)[0] == index]
-
-    def _place(self, record: Trajectory) -> tuple[int, int]:
-        """Return index and attempt of a record, from its id."""
-        name = record.id.removeprefix(f"{self.spec.id}-e").partition("-a")[0]
-        return int(name), record.attempt
+        return [record for record in self.records if place_of(record)[0] == index]
 
 
-__all__ = ["GroupRun", "GroupSpec", "OnGroup", "OnTrajectory", "has_ended"]
+def place_of(record: Trajectory) -> tuple[int, int]:
+    """Return a record's place in its group and which try it is, from its id."""
+    name = record.id.removeprefix(f"{record.group_id}-e").partition("-a")[0]
+    return int(name), record.attempt
+
+
+__all__ = ["GroupRun", "GroupSpec", "OnGroup", "OnTrajectory", "has_ended", "place_of"]

@@ -17,7 +17,8 @@ from agentgym.blocking import DaemonThreads
 from agentgym.concurrency import first_error
 from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm.control import EngineControl
-from agentgym.trainers.transfers import StagedTransfer, Stopwatch
+from agentgym.trainers.clock import Stopwatch
+from agentgym.trainers.transfers import StagedTransfer
 
 T = TypeVar("T")
 
@@ -64,17 +65,17 @@ class NcclTransfer(StagedTransfer):
             InfrastructureError: If an engine is lost, or does not take part in time.
         """
         staging = self._ready()
-        async with watch.time("start"):
+        with watch.time("start"):
             if self._group is None:
                 self._group = await self._meet(controls)
             await asyncio.gather(*(control.start_update() for control in controls))
         info = staging.layout()
-        async with watch.time("transfer"):
+        with watch.time("transfer"):
             await self._together(
                 partial(_broadcast, self._group, staging.views),
                 [control.update(info) for control in controls],
             )
-        async with watch.time("finish"):
+        with watch.time("finish"):
             await asyncio.gather(*(control.finish_update() for control in controls))
 
     async def restore(self, control: EngineControl) -> None:

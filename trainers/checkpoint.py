@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from agentgym.errors import CheckpointError
 from agentgym.records import Json
+from agentgym.runs.folder import STATE_FILE, is_whole_checkpoint
 from agentgym.trainers.learner import Learner
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ dcp: Any = torch.distributed.checkpoint
 
 SCHEMA = 1
 _NAME = re.compile(r"step_(\d{6,})")
-_STATE_FILE = "state.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path
             alone = learner.world.size == 1
             dcp.save(_tensors(learner), checkpoint_id=str(partial / "tensors"), no_dist=alone)
         if learner.world.is_main:
-            _write_json(partial / _STATE_FILE, _state_dict(learner, state))
+            _write_json(partial / STATE_FILE, _state_dict(learner, state))
             shutil.rmtree(final, ignore_errors=True)
             os.replace(partial, final)
             _sync(folder)
@@ -98,11 +98,7 @@ def latest(folder: Path) -> Path | None:
     complete: list[tuple[int, Path]] = []
     for entry in sorted(folder.iterdir()):
         match = _NAME.fullmatch(entry.name)
-        if (
-            match
-            and (entry / _STATE_FILE).is_file()
-            and (entry / "tensors" / ".metadata").is_file()
-        ):
+        if match and is_whole_checkpoint(entry):
             complete.append((int(match.group(1)), entry))
         elif "step_" in entry.name:
             logger.warning("ignoring the incomplete checkpoint %s", entry)
@@ -117,7 +113,7 @@ def load(path: Path, learner: Learner) -> LoopState:
             optimiser or random states is no checkpoint to resume from.
     """
     try:
-        data = json.loads((path / _STATE_FILE).read_text(encoding="utf-8"))
+        data = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a checkpoint to resume from: {error}") from error
     if data.get("schema") != SCHEMA:

@@ -1,37 +1,41 @@
-"""`StepClock`: where the wall time of a training step goes."""
+"""`Stopwatch`: where wall time goes, by name."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
-class StepClock:
-    """Adds up the seconds of named stretches until they are taken.
+class Stopwatch:
+    """Adds up the seconds of named stretches.
 
-    Stretches of a step follow one another, in whatever thread they run.
+    Stretches may follow one another in any thread; those of one name must not overlap.
 
     Example:
-        clock = StepClock()
-        with clock.time("update_s"):
+        watch = Stopwatch()
+        with watch.time("update_s"):
             learner.update(batch, is_single=True)
-        clock.take()  # {"update_s": 0.21}
+        watch.take()  # {"update_s": 0.21}
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def time(self, name: str) -> Iterator[None]:
-        """Add the seconds of a block to a stretch, also where the block fails."""
-        began = time.monotonic()
+    def time(self, name: str) -> Generator[None]:
+        """Add what the body takes to a stretch, also where it fails."""
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+            spent = time.perf_counter() - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def take(self) -> dict[str, float]:
         """Return the seconds of each stretch since the last call, and begin anew."""
-        seconds, self._seconds = self._seconds, {}
+        seconds, self.seconds = self.seconds, {}
         return seconds
+
+
+__all__ = ["Stopwatch"]

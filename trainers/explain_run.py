@@ -14,7 +14,7 @@ from typing import Any
 
 from agentgym.config import RunConfig
 from agentgym.errors import ConfigError
-from agentgym.groups import has_ended
+from agentgym.groups import has_ended, place_of
 from agentgym.records import Group, Score, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
@@ -110,7 +110,7 @@ def _trained(run: Path, step: _Step) -> tuple[list[Group], list[Score]]:
     groups: list[Group] = []
     for name, records in wanted.items():
         kept, stale = split_stale(
-            sorted(records, key=_place),
+            sorted(records, key=place_of),
             version=step.version,
             max_staleness=step.config.rollout.max_staleness,
         )
@@ -126,11 +126,6 @@ def _group(name: str, records: Sequence[Trajectory]) -> Group:
         requested_size=len(records),
         trajectories=tuple(records),
     )
-
-
-def _place(record: Trajectory) -> tuple[int, int]:
-    """Return an episode's place in its group, and which try the record is."""
-    return int(record.id.partition("-e")[2].partition("-")[0]), record.attempt
 
 
 def _without_replaced(step: _Step, groups: list[Group], scores: Sequence[Score]) -> list[Group]:

@@ -22,7 +22,7 @@ from agentgym.runs.live import LiveRun, LiveWriter, dump_on_signal, live_episode
 from agentgym.runs.progress import ProgressSink
 from agentgym.trainers.ahead import Rollouts
 from agentgym.trainers.checkpoint import LoopState
-from agentgym.trainers.clock import StepClock
+from agentgym.trainers.clock import Stopwatch
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.preset import Preset
@@ -84,7 +84,7 @@ class Session:
     """Steps taken."""
     began: float = field(default_factory=time.monotonic)
     """Clock at the start of this process's share of the run."""
-    clock: StepClock = field(default_factory=StepClock)
+    clock: Stopwatch = field(default_factory=Stopwatch)
     """Where the time of the step goes."""
     _exits: AsyncExitStack = field(default_factory=AsyncExitStack)
 

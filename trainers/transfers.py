@@ -12,9 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +21,7 @@ from torch import nn
 
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
+from agentgym.trainers.clock import Stopwatch
 from agentgym.trainers.staging import (
     Staging,
     checkpoint_names,
@@ -34,23 +33,6 @@ _IS_THERE = "already been loaded"
 """What a server says of an adapter's name that it has."""
 _RELEASE_S = 10.0
 """Longest wait for servers at the end of a run."""
-
-
-class Stopwatch:
-    """Seconds of named stretches of one change of weights."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @asynccontextmanager
-    async def time(self, name: str) -> AsyncGenerator[None]:
-        """Add what the body takes to a stretch."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - began
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
 
 @runtime_checkable
@@ -83,7 +65,17 @@ class Transfer(Protocol):
         ...
 
 
-class FolderTransfer:
+class SeparateTransfer:
+    """What transfers share that speak to engines one by one, and leave nothing in them."""
+
+    def forget(self) -> None:
+        """Do nothing: no engine knows of another."""
+
+    async def release(self, controls: Sequence[EngineControl]) -> None:
+        """Do nothing: the next run sends weights of its own."""
+
+
+class FolderTransfer(SeparateTransfer):
     """Writes the weights as a file, which engines on this machine read.
 
     Args:
@@ -108,7 +100,7 @@ class FolderTransfer:
 
     async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Let every engine read it."""
-        async with watch.time("transfer"):
+        with watch.time("transfer"):
             await asyncio.gather(*(control.reload(str(self._folder)) for control in controls))
 
     async def restore(self, control: EngineControl) -> None:
@@ -116,14 +108,8 @@ class FolderTransfer:
         if self._folder is not None:
             await control.reload(str(self._folder))
 
-    def forget(self) -> None:
-        """Do nothing: engines are spoken to one by one."""
 
-    async def release(self, controls: Sequence[EngineControl]) -> None:
-        """Do nothing: the next run sends weights of its own."""
-
-
-class StagedTransfer:
+class StagedTransfer(SeparateTransfer):
     """What transfers of tensors share: a copy in one stretch of memory.
 
     Args:
@@ -159,12 +145,6 @@ class StagedTransfer:
             await asyncio.to_thread(save_weights, self.staging.views, folder)
             await control.reload(str(folder))
 
-    def forget(self) -> None:
-        """Do nothing: engines are spoken to one by one."""
-
-    async def release(self, controls: Sequence[EngineControl]) -> None:
-        """Do nothing: the next run sends weights of its own."""
-
     def _ready(self) -> Staging:
         if self.staging is None:
             raise PolicyError("weights are sent after they were prepared: call prepare first")
@@ -190,15 +170,15 @@ class IpcTransfer(StagedTransfer):
     async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Let every engine read the copy."""
         self._ready()
-        async with watch.time("start"):
+        with watch.time("start"):
             for control in controls:
                 if control.name not in self._met:
                     await control.init_transfer({})
                     self._met.add(control.name)
             await asyncio.gather(*(control.start_update() for control in controls))
-        async with watch.time("transfer"):
+        with watch.time("transfer"):
             await asyncio.gather(*(control.update(self._info) for control in controls))
-        async with watch.time("finish"):
+        with watch.time("finish"):
             await asyncio.gather(*(control.finish_update() for control in controls))
 
     async def restore(self, control: EngineControl) -> None:
@@ -226,12 +206,12 @@ class SharedTransfer(StagedTransfer):
     async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Let the engine copy."""
         self._ready()
-        async with watch.time("transfer"):
+        with watch.time("transfer"):
             for control in controls:
                 await _in_process(control).copy_in(self._pairs)
 
 
-class AdapterTransfer:
+class AdapterTransfer(SeparateTransfer):
     """Writes the files of a low-rank adapter, which servers load beside the base weights.
 
     Each load has a name of its own, so requests under way end on the adapter that they began with,
@@ -269,7 +249,7 @@ class AdapterTransfer:
 
     async def send(self, controls: Sequence[EngineControl], watch: Stopwatch) -> None:
         """Load it in every server; of the earlier ones the last stays, for what is under way."""
-        async with watch.time("transfer"):
+        with watch.time("transfer"):
             for control in controls:
                 await control.load_adapter(self.model, str(self._folder))
                 await self._unload_old(control)
@@ -294,9 +274,6 @@ class AdapterTransfer:
         names = self._loaded.setdefault(control.name, [])
         if self.model not in names:
             names.append(self.model)
-
-    def forget(self) -> None:
-        """Do nothing: engines are spoken to one by one."""
 
     async def release(self, controls: Sequence[EngineControl]) -> None:
         """Unload what was loaded, from servers that still answer."""
@@ -328,6 +305,5 @@ __all__ = [
     "IpcTransfer",
     "SharedTransfer",
     "StagedTransfer",
-    "Stopwatch",
     "Transfer",
 ]

@@ -26,8 +26,9 @@ from agentgym.policies.vllm.policy import VllmPolicy
 from agentgym.policy import GenerateRequest
 from agentgym.records import Completion
 from agentgym.renderer.base import Renderer
+from agentgym.trainers.clock import Stopwatch
 from agentgym.trainers.staging import named_weights
-from agentgym.trainers.transfers import AdapterTransfer, Stopwatch, Transfer
+from agentgym.trainers.transfers import AdapterTransfer, Transfer
 
 _IDENTICAL_CHANGES = 3
 """Changes in a row of the learner's weights that leave an engine's probe bit-equal: at bfloat16 a
@@ -190,14 +191,14 @@ class SyncedPolicy:
             self.last_sync = await self._change_to(version, Stopwatch())
 
     async def _change_to(self, version: int, watch: Stopwatch) -> SyncReport:
-        async with watch.time("prepare"):
+        with watch.time("prepare"):
             await self._transfer.prepare(self._model, version)
             self._wanted = await asyncio.to_thread(probe_logprobs, self._model, self._ids)
         is_changed = self._has_changed()
         async with self.inner.change_to(version):
             controls = self.inner.controls
             await self._exchange(controls, watch)
-            async with watch.time("prove"):
+            with watch.time("prove"):
                 mean, largest = await self._prove(controls, self._wanted, is_changed=is_changed)
         return SyncReport(version=version, seconds=watch.seconds, mean=mean, largest=largest)
 
@@ -251,13 +252,13 @@ class SyncedPolicy:
         if not self._transfer.needs_pause:
             await self._transfer.send(controls, watch)
             return
-        async with watch.time("pause"):
+        with watch.time("pause"):
             await asyncio.gather(*(control.pause() for control in controls))
             await self.inner.settle()
         await self._transfer.send(controls, watch)
-        async with watch.time("reset"):
+        with watch.time("reset"):
             await asyncio.gather(*(control.reset_cache() for control in controls))
-        async with watch.time("resume"):
+        with watch.time("resume"):
             await asyncio.gather(*(control.resume() for control in controls))
 
     def _name_adapter(self) -> None:

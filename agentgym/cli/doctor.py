@@ -235,13 +235,15 @@ def _episodes(path: Path) -> tuple[str, str]:
 
 
 def _checkpoints(path: Path) -> Iterator[Finding]:
+    from agentgym.runs.folder import STATE_FILE, is_whole_checkpoint
+
     folder = path / "checkpoints"
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     if not entries:
         yield "checkpoints", "none", f"agentgym train --resume {path} begins the run anew"
     for entry in entries:
-        state, what = entry / "state.json", f"checkpoint {entry.name}"
-        if not (state.is_file() and (entry / "tensors" / ".metadata").is_file()):
+        state, what = entry / STATE_FILE, f"checkpoint {entry.name}"
+        if not is_whole_checkpoint(entry):
             yield what, "incomplete", "it is ignored, and may be deleted"
             continue
         yield from _checked(what, lambda state=state: _checkpoint(state))

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import itertools
 import os
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from agentgym.concurrency import PolicyLoad
-from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
+from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
-from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
+from agentgym.policies.vllm.engine_policy import EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.wire import Answer
+from agentgym.policies.vllm_inprocess_control import InprocessControl, vllm_module
 from agentgym.policy import require_prompts
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
@@ -172,7 +169,9 @@ class InprocessVllmPolicy(EnginePolicy):
         found: list[tuple[float, ...]] = []
         for prompt, target in pairs:
             ids = (*prompt, *target)
-            params = _vllm("vllm").SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            params = vllm_module("vllm").SamplingParams(
+                max_tokens=1, prompt_logprobs=0, detokenize=False
+            )
             output: Any = await self._run(ids, params, salt=self.ask().cache_salt)
             entries = cast("Sequence[Mapping[int, Any]]", output.prompt_logprobs)
             found.append(
@@ -184,7 +183,7 @@ class InprocessVllmPolicy(EnginePolicy):
         return tuple(found)
 
     def _params(self, sampling: Sampling) -> Any:
-        return _vllm("vllm").SamplingParams(
+        return vllm_module("vllm").SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
@@ -199,12 +198,12 @@ class InprocessVllmPolicy(EnginePolicy):
             include_stop_str_in_output=bool(sampling.stop),
             skip_special_tokens=False,
             detokenize=bool(sampling.stop),
-            output_kind=_vllm("vllm.sampling_params").RequestOutputKind.FINAL_ONLY,
+            output_kind=vllm_module("vllm.sampling_params").RequestOutputKind.FINAL_ONLY,
         )
 
     async def _run(self, prompt: Sequence[int], params: Any, *, salt: str) -> Any:
         """Return the final output of one request; a cancelled call stops generating."""
-        faults = _vllm("vllm.v1.engine.exceptions")
+        faults = vllm_module("vllm.v1.engine.exceptions")
         text = {"prompt_token_ids": list(prompt), "cache_salt": salt}
         last: Any = None
         self._under_way += 1
@@ -227,118 +226,6 @@ class InprocessVllmPolicy(EnginePolicy):
         return last
 
 
-class InprocessControl:
-    """Pauses the engine of an `InprocessVllmPolicy` and changes its weights.
-
-    Args:
-        policy: Whose engine.
-        is_frozen: Requests under way stay in the engine over a change; else it gives them back.
-    """
-
-    def __init__(self, policy: InprocessVllmPolicy, *, is_frozen: bool = False) -> None:
-        self._policy = policy
-        self._engine: Any = policy.engine
-        self._mode = "keep" if is_frozen else "abort"
-
-    @property
-    def name(self) -> str:
-        """Which engine, for messages."""
-        return "the in-process engine"
-
-    async def pause(self) -> None:
-        """Stop sampling and return when nothing runs."""
-        await self._engine.pause_generation(mode=self._mode, clear_cache=False)
-
-    async def resume(self) -> None:
-        """Go on sampling."""
-        await self._engine.resume_generation()
-
-    async def reset_cache(self) -> None:
-        """Forget every kept key and value.
-
-        Raises:
-            PolicyError: If the engine could not.
-        """
-        if not await self._engine.reset_prefix_cache(reset_running_requests=True):
-            raise PolicyError("the engine could not reset its prefix cache")
-
-    async def init_transfer(self, info: Mapping[str, Any]) -> None:
-        """Meet the learner, before the first transfer."""
-        base = _vllm("vllm.distributed.weight_transfer.base")
-        await self._engine.init_weight_transfer_engine(
-            base.WeightTransferInitRequest(init_info=dict(info))
-        )
-
-    async def start_update(self) -> None:
-        """Be ready for new tensors."""
-        await self._engine.start_weight_update()
-
-    async def update(self, info: Mapping[str, Any]) -> None:
-        """Take new tensors."""
-        base = _vllm("vllm.distributed.weight_transfer.base")
-        await self._engine.update_weights(base.WeightTransferUpdateRequest(update_info=dict(info)))
-
-    async def finish_update(self) -> None:
-        """Put the new tensors in use."""
-        await self._engine.finish_weight_update()
-
-    async def reload(self, folder: str) -> None:
-        """Read all weights anew from a folder."""
-        await self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
-
-    async def copy_in(self, pickled: bytes) -> None:
-        """Copy shared tensors over the engine's own, which have the same names and shapes.
-
-        Args:
-            pickled: Pairs of name and tensor, pickled so that they open as shared memory.
-        """
-        await self._engine.collective_rpc(copy_over, args=(pickled,))
-
-    async def load_adapter(self, name: str, folder: str) -> None:
-        """Load a low-rank adapter under a name.
-
-        Raises:
-            PolicyError: Always: merged weights are sent to an engine in this process.
-        """
-        raise PolicyError(f"adapters of an in-process engine are merged, not loaded (got {name!r})")
-
-    async def unload_adapter(self, name: str) -> None:
-        """Drop an adapter: there are none."""
-
-    async def world_size(self) -> int:
-        """Return how many processes hold the engine's weights."""
-        return int(self._engine.vllm_config.parallel_config.world_size)
-
-    async def probe(self) -> tuple[float, ...]:
-        """Return the log-probabilities that the engine gives to the fixed text."""
-        return await self._policy.probe()
-
-    async def continued(self) -> Answer:
-        """Return what the engine samples after the fixed text, with its log-probabilities."""
-        sampling = Sampling(max_new_tokens=CONTINUED)
-        return await self._policy.answer("", self._policy.probe_ids, sampling)
-
-
-def copy_over(worker: Any, pickled: bytes) -> None:
-    """Copy tensors over those of a worker's model. Runs in the engine's process.
-
-    vLLM's own `reload_weights` copies with gradients on, which torch refuses (seen in 0.32).
-
-    Args:
-        worker: vLLM's worker.
-        pickled: Pairs of name and tensor, as handles to shared memory.
-
-    Raises:
-        KeyError: If the model has no parameter of that name.
-    """
-    parameters: dict[str, torch.Tensor] = dict(worker.get_model().named_parameters())
-    with torch.no_grad():
-        for name, tensor in pickle.loads(pickled):
-            parameters[name].copy_(tensor)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()  # the memory is the learner's again when this returns
-
-
 def open_inprocess(
     folder: Path | str,
     renderer: Renderer,
@@ -358,8 +245,8 @@ def open_inprocess(
     # Before vLLM is imported: it reads them then.
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    make_arguments = _vllm("vllm.engine.arg_utils").AsyncEngineArgs
-    make_engine = _vllm("vllm.v1.engine.async_llm").AsyncLLM
+    make_arguments = vllm_module("vllm.engine.arg_utils").AsyncEngineArgs
+    make_engine = vllm_module("vllm.v1.engine.async_llm").AsyncLLM
     arguments: dict[str, Any] = {
         "model": str(folder),
         "gpu_memory_utilization": chosen.gpu_memory_utilization,
@@ -372,7 +259,7 @@ def open_inprocess(
         **(chosen.extra or {}),
     }
     if chosen.takes_tensors:
-        config = _vllm("vllm.config.weight_transfer").WeightTransferConfig(backend="ipc")
+        config = vllm_module("vllm.config.weight_transfer").WeightTransferConfig(backend="ipc")
         arguments["weight_transfer_config"] = config
     engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
     # What was imported for the engine stays: no collection need look at it again.
@@ -411,14 +298,6 @@ def sampled_logprobs(flat: Any, ids: Sequence[int]) -> tuple[float, ...]:
             f"the engine gave log-probabilities of other ids than the {len(ids)} that it sampled"
         )
     return found[1]
-
-
-def _vllm(module: str) -> Any:
-    """Return a module of vLLM: by name, since it is installed where there is a GPU, if at all."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("an engine in this process", extra="vllm") from error
 
 
 __all__ = ["InprocessControl", "InprocessOptions", "InprocessVllmPolicy", "open_inprocess"]

@@ -33,6 +33,8 @@ from agentgym.runs.lines import DiskError, LineWriter, read_lines
 RUNS = Path("runs")
 CONFIG = "config.yaml"
 LOCK = ".lock"
+STATE_FILE = "state.json"
+"""Written last into the folder of a checkpoint."""
 STREAMS = ("metrics", "trajectories", "scores")
 T = TypeVar("T", Trajectory, Score)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -276,6 +278,11 @@ def read_evaluation(file: Path) -> dict[str, Any]:
     if not isinstance(tree.get("step"), int | None):
         raise RecordError(f"{file} is no evaluation: 'step' is {tree['step']!r}")
     return tree
+
+
+def is_whole_checkpoint(path: Path) -> bool:
+    """Return whether a checkpoint's folder has what is written last, and its tensors' index."""
+    return (path / STATE_FILE).is_file() and (path / "tensors" / ".metadata").is_file()
 
 
 def write_atomic(path: Path, text: str) -> Path:

@@ -234,6 +234,7 @@ def main() -> None:
     parser.add_argument(
         "--shard", default="0/1", help="I/N: every N-th of them from the I-th on, for N processes"
     )
+    parser.add_argument("--only", default="", help="numbers of the sample, with commas between")
     parser.add_argument("--limit-s", type=int, default=600)
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -247,6 +248,9 @@ def main() -> None:
         raise SystemExit("the tests fail without any change")
     first, of = map(int, options.shard.split("/"))
     chosen = list(enumerate(drawn))[options.skip :][first::of]
+    if options.only:
+        numbers = {int(part) for part in options.only.split(",")}
+        chosen = [(at, mutant) for at, mutant in chosen if at in numbers]
     for at, mutant in chosen:
         if run_child(mutant, options.limit_s) == 0:
             survivors += 1

@@ -40,6 +40,7 @@ def test_every_core_module_but_the_heavy_ones_imports_without_torch() -> None:
     heavy = (
         "agentgym.policies.transformers",
         "agentgym.policies.vllm_inprocess",
+        "agentgym.policies.vllm_inprocess_control",
         "agentgym.renderer.hf_tokenizer",
     )
     names: list[str] = []

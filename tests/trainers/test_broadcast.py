@@ -21,7 +21,7 @@ from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm.server import ServerLostError
 from agentgym.trainers import broadcast
 from agentgym.trainers.broadcast import NcclTransfer
-from agentgym.trainers.transfers import Stopwatch
+from agentgym.trainers.clock import Stopwatch
 
 
 class Engine:

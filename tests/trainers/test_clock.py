@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from agentgym.trainers import clock as subject
-from agentgym.trainers.clock import StepClock
+from agentgym.trainers.clock import Stopwatch
 
 
 def test_stretches_add_up_and_are_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([10.0, 12.0, 20.0, 20.5, 31.0, 34.0])
-    monkeypatch.setattr(subject, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    clock = StepClock()
+    monkeypatch.setattr(subject, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    clock = Stopwatch()
     with clock.time("update_s"):
         pass
     with clock.time("logprob_s"):

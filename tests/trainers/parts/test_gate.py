@@ -127,6 +127,13 @@ def test_dual_clip_refuses_a_cap_of_one():
         _loss_and_slope("dual_clip", {"clip_low": 0.2, "clip_high": 0.2, "cap": 1.0}, 1.0, -1.0)
 
 
+def test_capped_weight_may_stay_below_the_ratio_of_the_sampler():
+    """A ratio of 2 counts as 0.5: loss 0.5 * 1.5, whose slope is that of the log-probability."""
+    loss, _ = _loss_and_slope("capped_weight", {"ratio_cap": 0.5}, 2.0, -1.5)
+    below, _ = _loss_and_slope("capped_weight", {"ratio_cap": 4.0}, 2.0, -1.5)
+    assert below == pytest.approx(4 * loss)
+
+
 def test_capped_weight_refuses_a_cap_of_zero():
     with pytest.raises(ValueError, match="'ratio_cap' must be > 0"):
         _loss_and_slope("capped_weight", {"ratio_cap": 0.0}, 1.0, 1.0)

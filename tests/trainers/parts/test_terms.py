@@ -87,6 +87,12 @@ def test_length_weighted_baseline_matches_golden():
     assert GOLDEN["adv"]["opo_b"] == pytest.approx(3.5 / 12, rel=1e-5)
 
 
+def test_length_weighted_baseline_of_one_token_is_the_reward_of_that_token():
+    table = dataclasses.replace(make_table([1] * 2), length=torch.tensor([1, 0]))
+    actual = normalise([2.0, 4.0], table, scale="none", centre="length_weighted")
+    check(actual, [0.0, 2.0])
+
+
 def test_leave_one_out_is_the_mean_difference_scaled():
     loo = normalise(REWARDS, scale="none", centre="leave_one_out")
     centred = normalise(REWARDS, scale="none")
