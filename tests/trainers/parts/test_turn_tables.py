@@ -50,6 +50,13 @@ def make_rows(turn_rows, trajectory=None, **changes):
     return dataclasses.replace(rows, **changes)
 
 
+def problem(slot, name, **parameters):
+    """What a part says of its parameters together; nothing is an empty text."""
+    says = registry.find(slot, name).problem_of
+    assert says is not None
+    return says(parameters) or ""
+
+
 def values(rows):
     width = max(len(row) for row in rows)
     padded = [[*row, *[None] * (width - len(row))] for row in rows]
@@ -143,9 +150,9 @@ def test_the_slope_of_the_length_may_begin_at_no_token():
     table = make_table([1, 1], length=torch.tensor([0, 5]))
     found = rewards.soft_overlong(table, max_tokens=10, buffer=10)
     assert found.values[:, 0].tolist() == [0.0, -0.5]
-    problem_of = registry.find(Slot.REWARD, "soft_overlong").problem_of
-    assert problem_of({"max_tokens": 10, "buffer": 10}) is None
-    assert "at most 'max_tokens', 10 (got 11)" in problem_of({"max_tokens": 10, "buffer": 11})
+    assert problem(Slot.REWARD, "soft_overlong", max_tokens=10, buffer=10) == ""
+    found_problem = problem(Slot.REWARD, "soft_overlong", max_tokens=10, buffer=11)
+    assert "at most 'max_tokens', 10 (got 11)" in found_problem
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -219,9 +226,9 @@ def test_mismatch_rejects_by_the_mean_over_all_rows_and_by_a_single_token():
 
 
 def test_the_accepted_range_of_a_ratio_is_not_empty():
-    problem_of = registry.find(Slot.FILTER, "mismatch").problem_of
-    assert problem_of({"low": 0.5, "high": 0.75}) is None
-    assert "must be below 'high', 0.5 (got 0.5)" in problem_of({"low": 0.5, "high": 0.5})
+    assert problem(Slot.FILTER, "mismatch", low=0.5, high=0.75) == ""
+    found = problem(Slot.FILTER, "mismatch", low=0.5, high=0.5)
+    assert "must be below 'high', 0.5 (got 0.5)" in found
 
 
 # --- combine, bounds, spread ----------------------------------------------------------------------
