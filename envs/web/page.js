@@ -1,5 +1,6 @@
 // Runs in every document before its own scripts: what an agent can see of it and do to it.
-// `__agentgym` has: snapshot, locate, edit, setValue, choose, scroll. All of them answer at once.
+// `__agentgym` has: snapshot, locate, edit, setValue, choose, scroll, which answer at once, and
+// pictures.
 (seed => {
   if (window.__agentgym) return;
 
@@ -282,6 +283,43 @@
     return seen;
   };
 
+  // ----------------------------------------------------------------------------- pictures
+  // What a style sheet shows in the place of an element is fetched when the element first appears.
+  // Fetched before, and kept, it is there at once: else what is seen would depend on the hurry.
+  const kept = new Map();
+  const known = new WeakSet();
+  const fetchShown = sheet => {
+    if (known.has(sheet)) return;
+    known.add(sheet);
+    let rules = [];
+    try {
+      rules = [...sheet.cssRules];
+    } catch (error) {
+      return; // of another site, which may not be read
+    }
+    for (const rule of rules) {
+      const content = (rule.style && rule.style.content) || '';
+      for (const [, path] of content.matchAll(/url\("?([^")]+)"?\)/g)) {
+        const url = new URL(path, sheet.href || document.baseURI).href;
+        if (kept.has(url)) continue;
+        const picture = new Image();
+        picture.src = url;
+        kept.set(url, picture);
+      }
+    }
+  };
+
+  // A promise of when every picture of the page has its size, or failed to load.
+  const pictures = () => {
+    [...document.styleSheets].forEach(fetchShown);
+    const open = [...document.images, ...kept.values()]
+      .filter(image => !image.complete && image.loading !== 'lazy');
+    return Promise.all(open.map(image => new Promise(done => {
+      image.addEventListener('load', done, { once: true });
+      image.addEventListener('error', done, { once: true });
+    })));
+  };
+
   // ------------------------------------------------------------------------------ actions
   const gone = id => `there is no element ${id} on this page: take a number from the list`;
 
@@ -414,6 +452,6 @@
     return {};
   };
 
-  const api = { snapshot, locate, edit, setValue, choose, scroll };
+  const api = { snapshot, pictures, locate, edit, setValue, choose, scroll };
   Object.defineProperty(window, '__agentgym', { value: Object.freeze(api) });
 })

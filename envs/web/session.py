@@ -43,14 +43,6 @@ _POLL_S = 0.002
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").strip()
 
 
-_PICTURES = """() => Promise.all(Array.from(document.images)
-  .filter(image => !image.complete && image.loading !== 'lazy')
-  .map(image => new Promise(done => {
-    image.addEventListener('load', done, { once: true });
-    image.addEventListener('error', done, { once: true });
-  })))"""
-
-
 class WebSession:
     """One fresh context in a shared browser.
 
@@ -290,7 +282,7 @@ class WebSession:
         # Pictures that a page's script has just made have no size before they are loaded, and what
         # has no size is not seen: without waiting, two equal starts would differ by chance.
         script = (
-            f"async options => {{ await ({_PICTURES})();"
+            "async options => { await window.__agentgym.pictures();"
             " const seen = window.__agentgym.snapshot(options);"
             f" seen.probed = ({self._settings.probe})(); return seen; }}"
         )

@@ -192,6 +192,29 @@ def test_form_and_slow_page_are_waited_for(pages: OpenPages) -> None:
 
 
 @pytest.mark.parametrize(
+    "way",
+    ["class=star", "style='content: url(/star.svg)' class=star", "title=x><img src=/star.svg"],
+)
+def test_picture_of_a_new_element_is_there_however_slow_it_is(pages: OpenPages, way: str) -> None:
+    """A picture has no size before it has come, and what has no size is not seen."""
+    star = b"<svg xmlns='http://www.w3.org/2000/svg' width='12' height='12'></svg>"
+
+    async def respond(request: Request) -> Response:
+        if request.path == "/star.svg":
+            await asyncio.sleep(0.3)
+            return Response(body=star, content_type="image/svg+xml")
+        new = f"<span onclick='1' {way}></span>"
+        script = f"document.body.insertAdjacentHTML('beforeend', `{new}`)"
+        style = "<style>.star { content: url('/star.svg') }</style>"
+        return Response(body=f'{style}<button onclick="{script}">go</button>'.encode())
+
+    session = pages("", site=respond)
+    session.open("/")
+    view = session.act(lambda page: page.click(1))
+    assert any("clickable" in line or "image" in line for line in lines(view)), view.text()
+
+
+@pytest.mark.parametrize(
     "address",
     ["http://example.org/", "http://127.0.0.1:9/", "https://pages.test/", "http://other.test/"],
 )
