@@ -170,7 +170,8 @@ class BarePlaywright:
     def _look(self, page: Any) -> dict[str, Any]:
         options = {"most": MOST_NODES, "skip": miniwob._SKIP, "at": False}
         seen = page.evaluate(
-            "options => { const seen = window.__agentgym.snapshot(options);"
+            "async options => { await window.__agentgym.pictures();"
+            " const seen = window.__agentgym.snapshot(options);"
             f" seen.probed = ({miniwob._PROBE})(); return seen; }}",
             options,
         )
