@@ -99,7 +99,7 @@ def _play(env: Any, *, seed: int, is_expert: bool) -> None:
     while True:
         say(f"\n--- turn {turn + 1}{f' of {limit}' if limit else ''}\n{observation}\n")
         _show_picture(env)
-        action = env.expert() if is_expert else _read_turn()
+        action = _expert_turn(env) if is_expert else _read_turn()
         if is_expert:
             say(f"> {action}")
         observation, reward, terminated, truncated, info = env.step(action)
@@ -108,6 +108,13 @@ def _play(env: Any, *, seed: int, is_expert: bool) -> None:
             outcome = info.get("outcome", env.outcome() if not terminated else reward)
             say(f"\n{observation}\noutcome {outcome:g} after {turn} turns")
             return
+
+
+def _expert_turn(env: Any) -> str:
+    try:
+        return str(env.expert())
+    except NotImplementedError as error:
+        raise EnvError(f"{error}; play it yourself, without --expert") from error
 
 
 def _show_picture(env: Any) -> None:

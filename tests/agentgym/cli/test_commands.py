@@ -295,6 +295,19 @@ def test_play_shows_the_expert(capsys: pytest.CaptureFixture[str]) -> None:
     assert "outcome 1 after" in capsys.readouterr().out
 
 
+def test_play_says_where_nobody_scripted_an_expert(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(env: agentgym.TextEnv) -> str:
+        raise NotImplementedError(f"{env.env_id} ships no scripted expert")
+
+    monkeypatch.setattr("agentgym.envs.math.arithmetic.ArithmeticEnv.expert", nobody)
+    assert main(["envs", "play", "math/arithmetic-v0", "--expert"]) == 1
+    said = capsys.readouterr().err
+    assert "math/arithmetic-v0 ships no scripted expert; play it yourself, without --expert" in said
+    assert "Traceback" not in said
+
+
 def test_play_asks_a_person(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
