@@ -287,17 +287,12 @@ def sampled_logprobs(flat: Any, ids: Sequence[int]) -> tuple[float, ...]:
     Raises:
         InfrastructureError: If they are not those of the ids.
     """
-    if flat is None:
-        found: tuple[Sequence[int], tuple[float, ...]] = ((), ())
-    else:
-        places: Sequence[int] = flat.start_indices
-        values = tuple([float(flat.logprobs[place]) for place in places])
-        found = ([flat.token_ids[place] for place in places], values)
-    if list(found[0]) != list(ids):
+    places: Sequence[int] = flat.start_indices if flat else ()
+    if [flat.token_ids[place] for place in places] != list(ids):
         raise InfrastructureError(
             f"the engine gave log-probabilities of other ids than the {len(ids)} that it sampled"
         )
-    return found[1]
+    return tuple([float(flat.logprobs[place]) for place in places])
 
 
 __all__ = ["InprocessControl", "InprocessOptions", "InprocessVllmPolicy", "open_inprocess"]

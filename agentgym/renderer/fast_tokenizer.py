@@ -136,7 +136,7 @@ class FastTokenizer:
 
     def _token_bytes(self, token: int) -> bytes:
         known = self._bytes_of.get(token)
-        if known is None:  # once for each id
+        if known is None:
             text = self._backend.id_to_token(token) or ""
             is_mapped = all(character in _BYTES for character in text)
             known = bytes(_BYTES[c] for c in text) if is_mapped else text.encode()
