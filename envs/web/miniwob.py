@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.env import Reply
 from agentgym.envs.web.env import WebEnv
-from agentgym.envs.web.miniwob_site import HOST, WARM_PATH, respond
+from agentgym.envs.web.miniwob_site import HOST, respond
 from agentgym.envs.web.miniwob_tasks import ENV_ID, NULL_SCORE, check_tasks, draw_task
 from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.solutions import Solution, solution_of
@@ -86,7 +86,8 @@ class MiniWobEnv(WebEnv):
             site=respond,
             viewport=(500, 420),
             clock_step_ms=_CLOCK_STEP_MS,
-            warm_path=WARM_PATH,
+            # Each draws its problem anew when it is started, with the seed it is given there.
+            loads_ahead=True,
             skip=_SKIP,
             probe=_PROBE,
         )
@@ -94,7 +95,7 @@ class MiniWobEnv(WebEnv):
     def open_page(self, task: Task, seed: int) -> View:
         """Open the page and start its problem, drawn with the task's seed."""
         number = int(str(task.payload["seed"]))
-        session = self.open_session(state=None, seed=number)
+        session = self.open_session(state=None, seed=0)
         name = str(task.payload["page"])
         view = session.open(f"/miniwob/{name}.html", then=f"({_START})({number})")
         self._goal = str(session.probed["goal"])

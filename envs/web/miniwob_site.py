@@ -20,11 +20,6 @@ from agentgym.errors import EnvError
 
 HOST = "miniwob.test"
 _INLINE = re.compile(rb"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
-WARM_PATH = "/warm.html"
-_SHARED = ("core.js", "d3.v3.min.js", "jquery-ui/external/jquery/jquery.js")
-_SHARED += ("jquery-ui/jquery-ui.min.js", "jquery-ui-hacks.js")
-"""Scripts that most pages load."""
-_WARM = "".join(f'<script src="/core/{name}"></script>' for name in _SHARED)
 _KEPT = {"Cache-Control": "max-age=86400"}
 """Within one context: the next one starts with nothing."""
 _NOT_FOUND = Response(status=404, body=b"no such file", content_type="text/plain")
@@ -46,9 +41,7 @@ def page_names() -> tuple[str, ...]:
 
 
 def respond(request: Request) -> Response:
-    """Return a file of the package, or the page that loads what the others share."""
-    if request.path == WARM_PATH:
-        return Response(body=f"<!DOCTYPE html><title>warm</title>{_WARM}".encode())
+    """Return a file of the package."""
     return _file(request.path)
 
 

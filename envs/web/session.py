@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from agentgym.envs.web.browser import (
 )
 from agentgym.envs.web.keys import check_key
 from agentgym.envs.web.settings import Settings
+from agentgym.envs.web.spares import add_script
 from agentgym.envs.web.view import MOST_NODES, View, read_nodes
 
 T = TypeVar("T")
@@ -36,11 +36,8 @@ _SETTLE_S = 5.0
 MOST_TABS = 6
 _TYPED_CHARS = 60
 """Longer texts are inserted at once: each key costs three messages."""
-_EPOCH_S = 1_704_110_400
-"""What the page's clock shows at the start: 2024-01-01 12:00 UTC."""
 _LOADED_MS = 100
 _POLL_S = 0.002
-_SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").strip()
 
 
 class WebSession:
@@ -50,7 +47,7 @@ class WebSession:
         settings: How pages are opened.
         executable: Path of the browser.
         state: What the site is handed with each request.
-        seed: Seed of the page's own chance.
+        seed: Seed of the page's own chance; 0 where pages are loaded ahead.
         pool: Browsers to share.
     """
 
@@ -204,30 +201,31 @@ class WebSession:
 
     async def _open(self, path: str, then: str | None) -> View:
         settings = self._settings
-        fresh = await self._browser.spares.take(settings)
+        fresh = await self._browser.spares.take(settings, path)
+        self._browser.spares.prepare(settings, path)
         self._context, self._token, page = fresh.context, fresh.token, fresh.page
         self._browser.server.bind(fresh.token, self._state)
-        if settings.clock_step_ms is not None:
-            await self._context.clock.install(time=_EPOCH_S)
-            await self._context.clock.pause_at(_EPOCH_S + 1)
-        await self._context.add_init_script(f"({_SCRIPT})({self._seed});")
+        if not settings.loads_ahead:
+            await add_script(self._context, seed=self._seed)
         self._context.on("page", self._add_tab)
         self._add_tab(page)
         self._front = 0
-        # Replaced, so that there is nothing before the first page to go back to.
-        url = f"http://{settings.host}{path}"
-        timeout_ms = settings.open_timeout_s * 900
-        if settings.warm_path is None:
-            await page.goto(url, wait_until="load", timeout=timeout_ms)
-        else:
-            async with page.expect_navigation(url=url, wait_until="load", timeout=timeout_ms):
-                await page.evaluate("url => { location.replace(url); }", url)
+        if fresh.path != path:
+            await self._go(page, path, is_blank=fresh.path is None)
         if then is not None:
             await page.evaluate(then)
         await self._tick(_LOADED_MS)
-        view = await self._view("")
-        self._browser.spares.prepare(settings)
-        return view
+        return await self._view("")
+
+    async def _go(self, page: Any, path: str, *, is_blank: bool) -> None:
+        """Load a page in the place of the one before, so that there is nothing to go back to."""
+        url = f"http://{self._settings.host}{path}"
+        timeout_ms = self._settings.open_timeout_s * 900
+        if is_blank:
+            await page.goto(url, wait_until="load", timeout=timeout_ms)
+            return
+        async with page.expect_navigation(url=url, wait_until="load", timeout=timeout_ms):
+            await page.evaluate("url => { location.replace(url); }", url)
 
     def _add_tab(self, page: Any) -> None:
         self._tabs.append(page)

@@ -24,8 +24,9 @@ class Settings:
     """Width and height, in CSS pixels."""
     clock_step_ms: int | None = None
     """What each action moves the page's clock on; None leaves the clock alone."""
-    warm_path: str | None = None
-    """A page that loads what the others share, opened before the first one; None for none."""
+    loads_ahead: bool = False
+    """Whether a first page may be loaded before its episode is there. Then the site must not look
+    at the session's state for it, and its scripts draw with seed 0 while it loads."""
     skip: str = ""
     """CSS selector of what is not shown."""
     shows_places: bool = False

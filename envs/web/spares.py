@@ -1,7 +1,8 @@
 """Contexts made ahead: while one episode runs, the next one's context and page are got ready.
 
 A context serves one episode and no other; only the making of it, which takes longer than many an
-episode, moves out of the way.
+episode, moves out of the way. Where a site allows it, the page is loaded too: that of the episode
+before, since a group's episodes, and many a run's, are all on one page.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agentgym.envs.web.server import TOKEN_HEADER, SiteServer
 from agentgym.envs.web.settings import Settings
 
-WARM_TIMEOUT_MS = 5_000.0
+SPARES_EACH = 2
+"""Ready at once: making one takes longer than an episode of one or two actions."""
+MOST_PASSED_OVER = 3
+"""Then a spare is taken whatever page it has: nobody comes back to that page."""
+LOAD_TIMEOUT_MS = 5_000.0
+_EPOCH_S = 1_704_110_400
+"""What the page's clock shows at the start: 2024-01-01 12:00 UTC."""
+_SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +34,29 @@ class Fresh:
     context: Any
     """Playwright's context."""
     page: Any
-    """Its page: blank, or with what the site's pages share loaded once."""
+    """Its page: blank, or loaded."""
+    path: str | None
+    """Path on the site that the page was loaded from; None if it is blank."""
     token: str
     """Token of its session at the server, which has no state yet."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Spare:
+    kind: object
+    path: str
+    task: asyncio.Task[Fresh]
+    passed_over: int = 0
+    """How often another was taken before it."""
+
+    @property
+    def has_failed(self) -> bool:
+        done = self.task.done()
+        return done and (self.task.cancelled() or self.task.exception() is not None)
+
+
 class Spares:
-    """The spare contexts of one browser: at most one of each kind. Used in the browser's loop only.
+    """The spare contexts of one browser, `SPARES_EACH` of each kind. Used in its loop only.
 
     Args:
         chromium: Returns Playwright's browser.
@@ -41,52 +66,82 @@ class Spares:
     def __init__(self, chromium: Callable[[], Any], server: SiteServer) -> None:
         self._chromium = chromium
         self._server = server
-        self._tasks: dict[object, asyncio.Task[Fresh]] = {}
+        self._spares: list[_Spare] = []
 
     @property
     def count(self) -> int:
         """Spares that are ready, or being made."""
-        return len(self._tasks)
+        return len(self._spares)
 
-    async def take(self, settings: Settings) -> Fresh:
-        """Return a fresh context: the spare one, or one made now."""
-        task = self._tasks.pop(_kind(settings), None)
-        if task is not None:
-            await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is None:
-                return task.result()
-        return await self._make(settings)
+    async def take(self, settings: Settings, path: str) -> Fresh:
+        """Return a fresh context: a spare one, whatever page it has loaded, or one made now.
 
-    def prepare(self, settings: Settings) -> None:
-        """Begin to make a spare, unless there is one."""
+        Args:
+            settings: How pages are opened.
+            path: The page that is wanted: a spare that has it goes before one that is ready, unless
+                that was passed over so often that nobody seems to come back to its page.
+        """
+        while found := self._of(_kind(settings)):
+            best = _best(found, path)
+            self._spares.remove(best)
+            try:
+                await asyncio.wait([best.task])
+            except asyncio.CancelledError:
+                self._spares.append(best)  # else its context would be nobody's
+                raise
+            if not best.has_failed:
+                return best.task.result()
+        return await self._make(settings, path)
+
+    def prepare(self, settings: Settings, path: str) -> None:
+        """Begin to make spares, as many as are missing.
+
+        Args:
+            settings: How pages are opened.
+            path: The page to load, if the site's are loaded ahead.
+        """
         kind = _kind(settings)
-        if kind not in self._tasks:
-            self._tasks[kind] = asyncio.get_running_loop().create_task(self._make(settings))
+        loop = asyncio.get_running_loop()
+        for _ in range(SPARES_EACH - len(self._of(kind))):
+            task = loop.create_task(self._make(settings, path))
+            self._spares.append(_Spare(kind=kind, path=path, task=task))
 
     async def settled(self) -> None:
         """Wait until those that are being made are there."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
+        if self._spares:
+            await asyncio.wait([spare.task for spare in self._spares])
 
     async def end(self) -> None:
         """Let go of those that are being made; the browser's end closes the others."""
-        tasks, self._tasks = tuple(self._tasks.values()), {}
+        tasks, self._spares = [spare.task for spare in self._spares], []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _make(self, settings: Settings) -> Fresh:
+    def _of(self, kind: object) -> list[_Spare]:
+        """Return the spares of a kind, without those that failed, which are dropped."""
+        self._spares = [spare for spare in self._spares if not spare.has_failed]
+        return [spare for spare in self._spares if spare.kind == kind]
+
+    async def _make(self, settings: Settings, path: str) -> Fresh:
         token = self._server.open_session(None)
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self._server.close_session, token)
             context = await self._context(settings, token)
             undo.push_async_callback(context.close)
+            if settings.clock_step_ms is not None:
+                await context.clock.install(time=_EPOCH_S)
+                await context.clock.pause_at(_EPOCH_S + 1)
+            if settings.loads_ahead:
+                await add_script(context, seed=0)
             page = await context.new_page()
-            if settings.warm_path is not None:
-                url = f"http://{settings.host}{settings.warm_path}"
-                await page.goto(url, wait_until="load", timeout=WARM_TIMEOUT_MS)
+            if settings.loads_ahead:
+                url = f"http://{settings.host}{path}"
+                await page.goto(url, wait_until="load", timeout=LOAD_TIMEOUT_MS)
             undo.pop_all()
-        return Fresh(context=context, page=page, token=token)
+        return Fresh(
+            context=context, page=page, path=path if settings.loads_ahead else None, token=token
+        )
 
     async def _context(self, settings: Settings, token: str) -> Any:
         width, height = settings.viewport
@@ -101,5 +156,26 @@ class Spares:
         )
 
 
+def _best(spares: list[_Spare], path: str) -> _Spare:
+    best = min(
+        spares,
+        key=lambda one: (one.passed_over < MOST_PASSED_OVER, one.path != path, not one.task.done()),
+    )
+    for spare in spares:
+        spare.passed_over += spare is not best
+    return best
+
+
+async def add_script(context: Any, *, seed: int) -> None:
+    """Have every page of a context begin with ours, by which it is seen and acted on.
+
+    Args:
+        context: Playwright's context.
+        seed: Seed of the page's own chance.
+    """
+    await context.add_init_script(f"({_SCRIPT})({seed});")
+
+
 def _kind(settings: Settings) -> object:
-    return settings.host, settings.viewport, settings.warm_path
+    has_clock = settings.clock_step_ms is not None
+    return settings.host, settings.viewport, has_clock, settings.loads_ahead

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -150,50 +149,18 @@ def test_sessions_share_a_browser_and_leave_nothing(pages: OpenPages, pool: Brow
     for session in sessions:
         session.open("/")
     (browser,) = pool.browsers
-    # One more was made ahead, for the next episode.
+    # Two more were made ahead, for the next episodes.
     browser.run(browser.spares.settled(), timeout_s=20)
-    assert (browser.seats, browser.server.live_sessions, browser.spares.count) == (3, 4, 1)
-    assert len(browser.chromium.contexts) == 4
+    assert (browser.seats, browser.server.live_sessions, browser.spares.count) == (3, 5, 2)
+    assert len(browser.chromium.contexts) == 5
     for session in sessions:
         session.close()
-    assert (browser.seats, browser.server.live_sessions, browser.spares.count) == (0, 1, 1)
-    assert len(browser.chromium.contexts) == 1
+    assert (browser.seats, browser.server.live_sessions, browser.spares.count) == (0, 2, 2)
+    assert len(browser.chromium.contexts) == 2
     tree = processes(browser)
     pool.close()
     assert [pid for pid in tree if is_alive(pid)] == []
     assert pool.browsers == ()
-
-
-def test_context_made_ahead_serves_one_episode_only(pages: OpenPages, pool: BrowserPool) -> None:
-    """Three episodes in turn: each has a context of its own, the last two were made ahead."""
-    seen: list[object] = []
-    for _ in range(3):
-        session = pages(PAGE, pool=pool)
-        session.open("/")
-        browser = session.browser
-        browser.run(browser.spares.settled(), timeout_s=20)
-        contexts = list(browser.chromium.contexts)
-        assert len(contexts) == 2
-        seen.append(session._context)
-        session.close()
-    assert len({id(context) for context in seen}) == 3
-
-
-def test_context_made_ahead_that_fails_is_made_anew(pages: OpenPages, pool: BrowserPool) -> None:
-    session = pages(PAGE, pool=pool)
-    session.open("/")
-    browser = session.browser
-
-    async def break_spare() -> None:
-        for task in browser.spares._tasks.values():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    browser.run(break_spare(), timeout_s=20)
-    session.close()
-    again = pages(PAGE, pool=pool)
-    again.open("/")
-    assert click_fine(again) == ""
 
 
 def test_full_browser_gets_a_second_one(

@@ -18,6 +18,7 @@ from agentgym.envs.web.miniwob_site import HOST, page_names, respond
 from agentgym.envs.web.miniwob_tasks import ENV_ID, generate_task, solved_pages
 from agentgym.envs.web.probes import KEYS, PAYLOADS
 from agentgym.envs.web.server import Request
+from agentgym.envs.web.spares import MOST_PASSED_OVER
 from agentgym.errors import EnvError
 from agentgym.records import ErrorKind, Task
 from agentgym.rewards import SUCCESS
@@ -77,6 +78,43 @@ def test_every_page_of_the_package_opens(env: Any) -> None:
         observation = start(env, page)
         assert env.goal, page
         assert "[1] " in observation, page
+
+
+def seen_of(env: Any, page: str, seed: int) -> tuple[str, bytes]:
+    """Return what an episode starts with, in words and as a picture, once spares are ready."""
+    observation = start(env, page, seed)
+    picture = env.session.screenshot()
+    browser = env.session.browser
+    browser.run(browser.spares.settled(), timeout_s=30)
+    return observation, picture
+
+
+def check_start_is_the_same_however_it_was_loaded(env: Any, page: str) -> None:
+    other = "click-dialog" if page != "click-dialog" else "click-button"
+    for _ in range(2 + MOST_PASSED_OVER):  # nothing else is left then
+        seen_of(env, other, 1)
+    assert {spare.path for spare in env.session.browser.spares._spares} == {path_of(other)}
+    in_place_of_another = seen_of(env, page, 5)
+    another_seed = seen_of(env, page, 6)
+    assert path_of(page) in {spare.path for spare in env.session.browser.spares._spares}
+    assert seen_of(env, page, 5) == in_place_of_another, page
+    assert seen_of(env, page, 6) == another_seed, page
+
+
+def path_of(page: str) -> str:
+    return f"/miniwob/{page}.html"
+
+
+@pytest.mark.parametrize("page", ["click-button", "email-inbox", "guess-number", "book-flight"])
+def test_page_loaded_ahead_starts_as_any(env: Any, page: str) -> None:
+    """A page draws its problem when it is started, with the task's seed, not when it loads."""
+    check_start_is_the_same_however_it_was_loaded(env, page)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", page_names())
+def test_every_page_loaded_ahead_starts_as_any(env: Any, page: str) -> None:
+    check_start_is_the_same_however_it_was_loaded(env, page)
 
 
 def test_fields_that_were_meant_are_not_shown(env: Any) -> None:
