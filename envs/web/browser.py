@@ -75,6 +75,7 @@ class Browser:
     """
 
     def __init__(self, *, executable: str, start_timeout_s: float = START_TIMEOUT_S) -> None:
+        self._pid = os.getpid()
         self.server = SiteServer()
         self.spares = Spares(lambda: self._chromium, self.server)
         self.seats = 0
@@ -107,7 +108,8 @@ class Browser:
     def is_usable(self) -> bool:
         """Whether new contexts can be had."""
         return (
-            not self._is_condemned
+            self._is_ours
+            and not self._is_condemned
             and self._thread.is_alive()
             and self._chromium is not None
             and self._chromium.is_connected()
@@ -126,7 +128,7 @@ class Browser:
         if timeout_s <= 0:
             coroutine.close()
             raise BrowserHungError("no time is left for the browser")
-        if self._is_condemned or self._loop.is_closed():
+        if not self._is_ours or self._is_condemned or self._loop.is_closed():
             coroutine.close()
             raise BrowserGoneError("the browser was closed")
         future = asyncio.run_coroutine_threadsafe(_translated(coroutine), self._loop)
@@ -140,6 +142,8 @@ class Browser:
 
     def close(self) -> None:
         """End it: in peace within a bound, then by force. May be called more than once."""
+        if not self._is_ours:
+            return
         if self._thread.is_alive() and not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -154,12 +158,13 @@ class Browser:
     def stop_soon(self) -> None:
         """Let it end by itself, without waiting for it."""
         self._is_condemned = True
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self.later(0.0, self._stop.set)
 
     def kill(self) -> None:
         """End its processes by force, stopped and hung ones too; calls in flight fail."""
         self._is_condemned = True
+        if not self._is_ours:
+            return
         kill_tree(self.process_ids, groups=self._groups, timeout_s=_KILL_TIMEOUT_S)
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -167,8 +172,15 @@ class Browser:
 
     def later(self, delay_s: float, function: Any) -> None:
         """Call a function in the browser's thread after a delay, unless the browser ends first."""
+        if not self._is_ours:
+            return
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, function)
+
+    @property
+    def _is_ours(self) -> bool:
+        """False in a forked child: the browser, and the thread that serves it, are the parent's."""
+        return os.getpid() == self._pid
 
     # -- in the browser's own thread -------------------------------------------------------
 
@@ -236,6 +248,8 @@ async def _translated(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return what a coroutine returns; errors of the driver become ours."""
     try:
         return await coroutine
+    except TimeoutError as error:
+        raise BrowserHungError("the browser did not finish in time") from error
     except driver_error() as error:
         text = str(error).strip().partition("\n")[0] or type(error).__name__
         if "crash" in text:
@@ -255,6 +269,7 @@ class BrowserPool:
     """Browsers of one process: started when needed, full ones left alone, broken ones replaced."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._browsers: list[Browser] = []
 
@@ -264,7 +279,7 @@ class BrowserPool:
         Raises:
             BrowserError: If none can be started.
         """
-        with self._lock:
+        with self._own_lock():
             for browser in [one for one in self._browsers if not one.is_usable]:
                 self._browsers.remove(browser)
                 browser.kill()
@@ -279,7 +294,7 @@ class BrowserPool:
 
     def give_back(self, browser: Browser) -> None:
         """Free a seat; a browser without episodes ends after a while."""
-        with self._lock:
+        with self._own_lock():
             browser.seats -= 1
             if browser.seats == 0:
                 browser.later(IDLE_S, lambda: self._retire(browser))
@@ -287,14 +302,21 @@ class BrowserPool:
     @property
     def browsers(self) -> tuple[Browser, ...]:
         """Those that live."""
-        return tuple(self._browsers)
+        with self._own_lock():
+            return tuple(self._browsers)
 
     def close(self) -> None:
         """End every browser, those in use too."""
-        with self._lock:
+        with self._own_lock():
             browsers, self._browsers = self._browsers, []
         for browser in browsers:
             browser.close()
+
+    def _own_lock(self) -> threading.Lock:
+        """Return the lock; in a forked child, begin with one that nobody holds, and no browsers."""
+        if os.getpid() != self._pid:
+            self._pid, self._lock, self._browsers = os.getpid(), threading.Lock(), []
+        return self._lock
 
     def _retire(self, browser: Browser) -> None:
         # In the browser's own thread, which must not wait for another one that starts.
@@ -319,11 +341,4 @@ def close_browsers() -> None:
     POOL.close()
 
 
-def _forget() -> None:
-    """In a forked child: the parent's browsers and their threads are not ours."""
-    global POOL
-    POOL = BrowserPool()
-
-
 atexit.register(close_browsers)
-os.register_at_fork(after_in_child=_forget)

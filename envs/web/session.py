@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from agentgym.envs.web import browser as browsers
 from agentgym.envs.web.browser import (
-    POOL,
     Browser,
     BrowserError,
     BrowserGoneError,
@@ -24,7 +24,7 @@ from agentgym.envs.web.browser import (
 )
 from agentgym.envs.web.keys import check_key
 from agentgym.envs.web.settings import Settings
-from agentgym.envs.web.spares import add_script
+from agentgym.envs.web.spares import add_script, load
 from agentgym.envs.web.view import MOST_NODES, View, read_nodes
 
 T = TypeVar("T")
@@ -38,6 +38,9 @@ _TYPED_CHARS = 60
 """Longer texts are inserted at once: each key costs three messages."""
 _LOADED_MS = 100
 _POLL_S = 0.002
+_MOST_STEPS_BACK = 3
+"""Then the site's first page is where an agent that left goes on."""
+_UNREACHABLE = "that page cannot be reached"
 
 
 class WebSession:
@@ -48,7 +51,7 @@ class WebSession:
         executable: Path of the browser.
         state: What the site is handed with each request.
         seed: Seed of the page's own chance; 0 where pages are loaded ahead.
-        pool: Browsers to share.
+        pool: Browsers to share; None for this process's own.
     """
 
     def __init__(
@@ -58,12 +61,12 @@ class WebSession:
         executable: str,
         state: Any = None,
         seed: int = 0,
-        pool: BrowserPool = POOL,
+        pool: BrowserPool | None = None,
     ) -> None:
         self.probed: Any = None
         """Value of the probe with the last view."""
         self._settings = settings
-        self._pool = pool
+        self._pool = pool or browsers.POOL
         self._seed = seed
         self._context: Any = None
         self._tabs: list[Any] = []
@@ -73,7 +76,7 @@ class WebSession:
         self._has_crashed = False
         self._dialogs: list[str] = []
         self._is_open = True
-        self._browser: Browser = pool.take(executable)
+        self._browser: Browser = self._pool.take(executable)
         self._browser.server.mount(settings.host, settings.site)
         self._state = state
         self._token: str | None = None
@@ -169,7 +172,10 @@ class WebSession:
         wrong = check_key(key)
         if wrong:
             return wrong
-        await self._page.keyboard.press(key)
+        if len(key) == 1 and not key.isascii():
+            await self._page.keyboard.insert_text(key)  # on no key of the driver's keyboard
+        else:
+            await self._page.keyboard.press(key)
         return ""
 
     async def scroll(self, direction: str, element: int | None) -> str:
@@ -180,8 +186,7 @@ class WebSession:
         """Go to the page before this one."""
         if not await self._page.evaluate("() => window.navigation.canGoBack"):
             return "there is no page to go back to"
-        await self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
-        return ""
+        return await self._go_back()
 
     async def tab(self, number: int) -> str:
         """Bring a tab to the front."""
@@ -211,34 +216,40 @@ class WebSession:
         self._add_tab(page)
         self._front = 0
         if fresh.path != path:
-            await self._go(page, path, is_blank=fresh.path is None)
+            url = f"http://{settings.host}{path}"
+            timeout_s = 0.9 * settings.open_timeout_s
+            await load(page, url, is_blank=fresh.path is None, timeout_s=timeout_s)
         if then is not None:
             await page.evaluate(then)
         await self._tick(_LOADED_MS)
         return await self._view("")
 
-    async def _go(self, page: Any, path: str, *, is_blank: bool) -> None:
-        """Load a page in the place of the one before, so that there is nothing to go back to."""
-        url = f"http://{self._settings.host}{path}"
-        timeout_ms = self._settings.open_timeout_s * 900
-        if is_blank:
-            await page.goto(url, wait_until="load", timeout=timeout_ms)
-            return
-        async with page.expect_navigation(url=url, wait_until="load", timeout=timeout_ms):
-            await page.evaluate("url => { location.replace(url); }", url)
+    async def _go_back(self) -> str:
+        """Go back; return why the page before cannot be shown, or ""."""
+        try:
+            await self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
+        except driver_error() as error:
+            # Such as the answer to a form, which the browser would have to send again.
+            if "net::ERR_" not in str(error):
+                raise
+            return _UNREACHABLE
+        return ""
 
     def _add_tab(self, page: Any) -> None:
+        if page.context is not self._context:
+            return  # of a try that was given up
         self._tabs.append(page)
         page.on("close", self._drop_tab)
-        page.on("crash", lambda _: self._crash())
+        page.on("crash", self._crash)
         page.on("dialog", self._answer_dialog)
 
     def _drop_tab(self, page: Any) -> None:
         if page in self._tabs:
             self._tabs.remove(page)
 
-    def _crash(self) -> None:
-        self._has_crashed = True
+    def _crash(self, page: Any) -> None:
+        if page in self._tabs:
+            self._has_crashed = True
 
     async def _answer_dialog(self, dialog: Any) -> None:
         self._dialogs.append(dialog.message)
@@ -315,9 +326,13 @@ class WebSession:
         if len(self._tabs) > self._tabs_before:
             await self._tabs[-1].close()
             self._front = self._front_before
-        else:
-            await self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
-        return "that page cannot be reached"
+            return _UNREACHABLE
+        for _ in range(_MOST_STEPS_BACK):
+            await self._go_back()
+            if self._is_at_home():
+                return _UNREACHABLE
+        await self._page.goto(f"http://{self._settings.host}/", timeout=_SETTLE_S * 1000)
+        return _UNREACHABLE
 
     def _is_at_home(self) -> bool:
         parts = urlsplit(self._page.url)
@@ -358,15 +373,10 @@ class WebSession:
 
     def _close_context(self) -> bool:
         """Close the context; end the browser if it does not. Return whether it lives on."""
-        context, self._context = self._context, None
-        if self._token is not None:
-            self._browser.server.close_session(self._token)
-        self._tabs.clear()
-        self._front = 0
-        if context is None or not self._browser.is_usable:
-            return self._browser.is_usable
+        if not self._browser.is_usable:
+            return False
         try:
-            self._browser.run(context.close(), timeout_s=CLOSE_TIMEOUT_S)
+            self._browser.run(self._drop_context(), timeout_s=CLOSE_TIMEOUT_S)
         except BrowserHungError:
             # Other episodes of this browser fail with it: a browser that cannot close a context
             # would keep the page, its process and its memory for ever.
@@ -374,3 +384,13 @@ class WebSession:
         except BrowserError:
             pass  # closed already, or going down by itself
         return self._browser.is_usable
+
+    async def _drop_context(self) -> None:
+        # In the browser's loop: a try that was given up may be about to set what is dropped here.
+        context, self._context = self._context, None
+        if self._token is not None:
+            self._browser.server.close_session(self._token)
+        self._tabs.clear()
+        self._front, self._has_crashed = 0, False
+        if context is not None:
+            await context.close()

@@ -21,7 +21,9 @@ SPARES_EACH = 2
 """Ready at once: making one takes longer than an episode of one or two actions."""
 MOST_PASSED_OVER = 3
 """Then a spare is taken whatever page it has: nobody comes back to that page."""
-LOAD_TIMEOUT_MS = 5_000.0
+MAKE_TIMEOUT_S = 6.0
+"""For one to be made, page included; 0.2 s by custom. Less than an episode waits for its page."""
+_CLOSE_TIMEOUT_S = 3.0
 _EPOCH_S = 1_704_110_400
 """What the page's clock shows at the start: 2024-01-01 12:00 UTC."""
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").strip()
@@ -80,6 +82,9 @@ class Spares:
             settings: How pages are opened.
             path: The page that is wanted: a spare that has it goes before one that is ready, unless
                 that was passed over so often that nobody seems to come back to its page.
+
+        Raises:
+            TimeoutError: If none could be made in time.
         """
         while found := self._of(_kind(settings)):
             best = _best(found, path)
@@ -125,10 +130,10 @@ class Spares:
 
     async def _make(self, settings: Settings, path: str) -> Fresh:
         token = self._server.open_session(None)
-        async with contextlib.AsyncExitStack() as undo:
+        async with contextlib.AsyncExitStack() as undo, asyncio.timeout(MAKE_TIMEOUT_S):
             undo.callback(self._server.close_session, token)
             context = await self._context(settings, token)
-            undo.push_async_callback(context.close)
+            undo.push_async_callback(_close, context)
             if settings.clock_step_ms is not None:
                 await context.clock.install(time=_EPOCH_S)
                 await context.clock.pause_at(_EPOCH_S + 1)
@@ -137,7 +142,7 @@ class Spares:
             page = await context.new_page()
             if settings.loads_ahead:
                 url = f"http://{settings.host}{path}"
-                await page.goto(url, wait_until="load", timeout=LOAD_TIMEOUT_MS)
+                await load(page, url, is_blank=True, timeout_s=MAKE_TIMEOUT_S)
             undo.pop_all()
         return Fresh(
             context=context, page=page, path=path if settings.loads_ahead else None, token=token
@@ -145,22 +150,52 @@ class Spares:
 
     async def _context(self, settings: Settings, token: str) -> Any:
         width, height = settings.viewport
-        return await self._chromium().new_context(
-            viewport={"width": width, "height": height},
-            extra_http_headers={TOKEN_HEADER: token},
-            accept_downloads=False,
-            service_workers="block",
-            locale="en-US",
-            timezone_id="UTC",
-            reduced_motion="reduce",
+        making: asyncio.Task[Any] = asyncio.get_running_loop().create_task(
+            self._chromium().new_context(
+                viewport={"width": width, "height": height},
+                extra_http_headers={TOKEN_HEADER: token},
+                accept_downloads=False,
+                service_workers="block",
+                locale="en-US",
+                timezone_id="UTC",
+                reduced_motion="reduce",
+            )
         )
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # The driver makes it all the same; nobody would close it.
+            making.add_done_callback(_close_made)
+            raise
+
+
+async def _close(context: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await context.close()
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _close_made(made: asyncio.Task[Any]) -> None:
+    if made.cancelled() or made.exception() is not None:
+        return
+    task = asyncio.get_running_loop().create_task(_close(made.result()))
+    _closing.add(task)  # the loop itself holds tasks weakly
+    task.add_done_callback(_closing.discard)
 
 
 def _best(spares: list[_Spare], path: str) -> _Spare:
-    best = min(
-        spares,
-        key=lambda one: (one.passed_over < MOST_PASSED_OVER, one.path != path, not one.task.done()),
-    )
+    def rank(one: _Spare) -> tuple[bool, bool, bool]:
+        is_ready = one.task.done()
+        return (
+            not (is_ready and one.passed_over >= MOST_PASSED_OVER),
+            one.path != path,
+            not is_ready,
+        )
+
+    best = min(spares, key=rank)
     for spare in spares:
         spare.passed_over += spare is not best
     return best
@@ -174,6 +209,22 @@ async def add_script(context: Any, *, seed: int) -> None:
         seed: Seed of the page's own chance.
     """
     await context.add_init_script(f"({_SCRIPT})({seed});")
+
+
+async def load(page: Any, url: str, *, is_blank: bool, timeout_s: float) -> None:
+    """Load a page in the place of the one that is there, so that none is before it to go back to.
+
+    Args:
+        page: Playwright's page.
+        url: Address.
+        is_blank: It holds none yet.
+        timeout_s: Time to load in.
+    """
+    if is_blank:
+        await page.goto(url, wait_until="load", timeout=timeout_s * 1000)
+        return
+    async with page.expect_navigation(url=url, wait_until="load", timeout=timeout_s * 1000):
+        await page.evaluate("url => { location.replace(url); }", url)
 
 
 def _kind(settings: Settings) -> object:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
 from agentgym.envs.web.server import Request, Response, redirect
 from agentgym.envs.web.shop import pages
-from agentgym.envs.web.shop.catalogue import SIZE, SORTS, Filters, catalogue, search
+from agentgym.envs.web.shop.catalogue import SIZE, SORTS, Filters, Product, catalogue, search
 from agentgym.envs.web.shop.state import MOST_LINES, MOST_QUANTITY, Customer, Line
 
 HOST = "shop.test"
+MOST_DIGITS = 6
+"""Longer numbers are none."""
+MOST_OPTION_CHARS = 40
+"""Of what was typed as an option, this much is shown again."""
+_OPTIONS = ("colour", "size", "quantity")
 _HEADERS = {
     # No page of the shop has script, and none that is typed into it is run.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
@@ -26,8 +34,8 @@ def respond(request: Request) -> Response:
             return _page(pages.home(customer))
         case ["search"]:
             return _page(_results(request, customer))
-        case ["product", number] if number.isdigit() and int(number) < SIZE:
-            return _page(pages.product(customer, catalogue()[int(number)]))
+        case ["product", number] if _is_number(number) and int(number) < SIZE:
+            return _page(_product(request, customer, int(number)))
         case ["basket"]:
             return _page(pages.basket(customer))
         case ["checkout"]:
@@ -35,7 +43,8 @@ def respond(request: Request) -> Response:
         case ["thanks"] if customer.order is not None:
             return _page(pages.thanks(customer))
         case ["account"]:
-            return _page(pages.account(customer))
+            problem = "The password is wrong." if "wrong" in request.query else ""
+            return _page(pages.account(customer, problem=problem))
         case ["style.css"]:
             return Response(body=pages.STYLE, content_type="text/css")
         case _:
@@ -43,11 +52,14 @@ def respond(request: Request) -> Response:
 
 
 def _changed(request: Request, customer: Customer) -> Response:
+    # Each answer leads to a page of its own: one that answers a form itself cannot be gone back to.
     match request.path.strip("/").split("/"):
-        case ["product", number] if number.isdigit() and int(number) < SIZE:
+        case ["product", number] if _is_number(number) and int(number) < SIZE:
             return _add(request, customer, int(number))
-        case ["remove", number] if number.isdigit() and int(number) < len(customer.basket):
+        case ["remove", number] if _is_number(number) and int(number) < len(customer.basket):
             del customer.basket[int(number)]
+            return redirect("/basket")
+        case ["remove", _]:
             return redirect("/basket")
         case ["order"] if customer.is_signed_in and customer.basket and customer.order is None:
             customer.order, customer.basket = tuple(customer.basket), []
@@ -59,29 +71,43 @@ def _changed(request: Request, customer: Customer) -> Response:
             return redirect("/account")
         case ["signin"]:
             # Nobody was told a password: who signs out stays out until the next episode.
-            return _page(pages.account(customer, problem="The password is wrong."))
+            return redirect("/account?wrong=1")
         case _:
-            return _page(pages.not_found(customer), status=404)
+            return redirect("/not-found")
+
+
+def _product(request: Request, customer: Customer, number: int) -> str:
+    """Return a product's page; with options in its address, why they could not be added."""
+    product, form = catalogue()[number], request.query
+    problem = _problem(product, customer, form) if form else ""
+    return pages.product(customer, product, problem=problem, form=form)
 
 
 def _add(request: Request, customer: Customer, number: int) -> Response:
     product, form = catalogue()[number], request.form
-    quantity = form.get("quantity", "").strip()
-    problem = ""
-    if form.get("colour") not in product.colours:
-        problem = "Choose a colour."
-    elif product.sizes and form.get("size") not in product.sizes:
-        problem = "Choose a size."
-    elif not (quantity.isascii() and quantity.isdigit() and 1 <= int(quantity) <= MOST_QUANTITY):
-        problem = f"The quantity must be a whole number from 1 to {MOST_QUANTITY}."
-    elif len(customer.basket) >= MOST_LINES:
-        problem = "The basket is full."
-    if problem:
-        return _page(pages.product(customer, product, problem=problem, form=form))
+    if _problem(product, customer, form):
+        given = {name: form.get(name, "")[:MOST_OPTION_CHARS] for name in _OPTIONS}
+        return redirect(f"/product/{number}?{urlencode(given)}")
+    quantity = form["quantity"].strip()
     size = form["size"] if product.sizes else ""
     line = Line(product=product, colour=form["colour"], size=size, quantity=int(quantity))
     customer.basket.append(line)
     return redirect("/basket")
+
+
+def _problem(product: Product, customer: Customer, form: Mapping[str, str]) -> str:
+    quantity = form.get("quantity", "").strip()
+    if form.get("colour") not in product.colours:
+        return "Choose a colour."
+    if product.sizes and form.get("size") not in product.sizes:
+        return "Choose a size."
+    if not (_is_number(quantity) and 1 <= int(quantity) <= MOST_QUANTITY):
+        return f"The quantity must be a whole number from 1 to {MOST_QUANTITY}."
+    return "The basket is full." if len(customer.basket) >= MOST_LINES else ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < MOST_DIGITS
 
 
 def _results(request: Request, customer: Customer) -> str:
@@ -106,7 +132,7 @@ def _results(request: Request, customer: Customer) -> str:
         price=asked.get("price", ""),
         filters=filters,
         sort=sort if sort in SORTS else SORTS[0],
-        page=int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 1,
+        page=int(number) if _is_number(number) else 1,
     )
     found = search(wanted.query, filters, wanted.sort)
     return pages.results(customer, wanted, found, problem=problem)

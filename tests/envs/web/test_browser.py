@@ -229,3 +229,32 @@ raise ValueError("the end")
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [pid for pid in pids if is_alive(pid)] == []
+
+
+def test_forked_child_has_browsers_of_its_own() -> None:
+    """A child that plays does not touch the browser of its parent, whose episode goes on."""
+    script = """
+import os
+from agentgym import registry
+from agentgym.envs.web import browser
+env = registry.make("web/shop-v0")
+env.reset(seed=0)
+child = os.fork()
+if not child:
+    assert browser.POOL.browsers == ()
+    other = registry.make("web/shop-v0")
+    other.reset(seed=1)
+    print(len(browser.POOL.browsers), "in the child", flush=True)
+    other.close()
+    env.close()
+    browser.close_browsers()
+    os._exit(0)
+print("status", os.waitpid(child, 0)[1])
+print(env.step("<press>Tab</press>")[4].get("error_kind"), len(browser.POOL.browsers), flush=True)
+env.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split("\n")[:3] == ["1 in the child", "status 0", "None 1"], done.stderr
+    assert done.returncode == 0

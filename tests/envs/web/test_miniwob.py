@@ -80,13 +80,26 @@ def test_every_page_of_the_package_opens(env: Any) -> None:
         assert "[1] " in observation, page
 
 
+_PICTURES = 40
+"""Taken at most: the compositor of a busy machine draws a sprite a little after it has a size."""
+
+
 def seen_of(env: Any, page: str, seed: int) -> tuple[str, bytes]:
     """Return what an episode starts with, in words and as a picture, once spares are ready."""
     observation = start(env, page, seed)
-    picture = env.session.screenshot()
     browser = env.session.browser
     browser.run(browser.spares.settled(), timeout_s=30)
-    return observation, picture
+    return observation, env.session.screenshot()
+
+
+def sees_again(env: Any, page: str, seed: int, before: tuple[str, bytes]) -> bool:
+    """Return whether an episode starts with the same words, and comes to the same picture."""
+    observation, picture = seen_of(env, page, seed)
+    for _ in range(_PICTURES):
+        if picture == before[1]:
+            break
+        picture = env.session.screenshot()
+    return (observation, picture) == before
 
 
 def check_start_is_the_same_however_it_was_loaded(env: Any, page: str) -> None:
@@ -97,8 +110,8 @@ def check_start_is_the_same_however_it_was_loaded(env: Any, page: str) -> None:
     in_place_of_another = seen_of(env, page, 5)
     another_seed = seen_of(env, page, 6)
     assert path_of(page) in {spare.path for spare in env.session.browser.spares._spares}
-    assert seen_of(env, page, 5) == in_place_of_another, page
-    assert seen_of(env, page, 6) == another_seed, page
+    assert sees_again(env, page, 5, in_place_of_another), page
+    assert sees_again(env, page, 6, another_seed), page
 
 
 def path_of(page: str) -> str:

@@ -12,8 +12,10 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra web")
 
+from agentgym.envs.web import session as sessions
 from agentgym.envs.web.server import Request, Response
 from agentgym.envs.web.session import OPEN_TRIES, WebSession
+from agentgym.envs.web.spares import load as load_page
 from agentgym.envs.web.view import View
 from agentgym.errors import InfrastructureError
 
@@ -246,6 +248,35 @@ def test_view_of_a_page_changes_nothing_on_it_k3(pages: OpenPages) -> None:
     assert view.url == "http://pages.test/"
 
 
+@pytest.mark.parametrize("key", ["é", "ß", "日", "😀", "a", "~"])
+def test_character_is_pressed_whatever_the_keyboard(pages: OpenPages, key: str) -> None:
+    session = pages("<input id='box' autofocus>")
+    session.open("/")
+    session.evaluate("() => document.getElementById('box').focus()")
+    view = session.act(lambda page: page.press(key))
+    assert (view.error, session.evaluate("() => document.getElementById('box').value")) == ("", key)
+
+
+def test_back_to_the_answer_of_a_form_is_told_and_goes_on(pages: OpenPages) -> None:
+    """The browser would have to send the form again, which it refuses."""
+
+    def respond(request: Request) -> Response:
+        body = "<form method='post' action='/sent'><button>Send</button></form>"
+        body += f"<p>{request.method} {request.path}</p><a href='/next'>Next</a>"
+        return Response(body=body.encode(), headers={"Cache-Control": "no-store"})
+
+    session = pages("", site=respond)
+    session.open("/")
+    view = session.act(lambda page: page.click(1))
+    assert "POST /sent" in view.text()
+    session.act(lambda page: page.click(3))
+    view = session.act(lambda page: page.back())
+    assert view.error == "that page cannot be reached"
+    assert view.url == "http://pages.test/"
+    assert "GET /" in view.text()
+    assert session.act(lambda page: page.click(1)).error == ""
+
+
 def test_clock_stands_still_between_actions_k11(pages: OpenPages) -> None:
     """Each action takes half a second of the page's clock, whatever the wall clock says."""
     session = pages("<title>t</title><button>b</button>", clock_step_ms=500)
@@ -316,6 +347,24 @@ def test_first_page_that_never_comes_is_an_infrastructure_failure_k7(pages: Open
     with pytest.raises(InfrastructureError):
         session.open("/")
     assert len(asked) == OPEN_TRIES == 3
+
+
+def test_first_page_that_crashes_is_tried_again_k7(
+    pages: OpenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    async def load(page: Any, url: str, **given: Any) -> None:
+        tries.append(url)
+        if len(tries) == 1:
+            await page.goto("chrome://crash", timeout=3000)
+        await load_page(page, url, **given)
+
+    monkeypatch.setattr(sessions, "load", load)
+    session = pages(FORM)
+    assert session.open("/").tabs == ("Form",)
+    assert tries == ["http://pages.test/"] * 2
+    assert session.act(lambda page: page.click(3)).error == ""
 
 
 def test_no_time_left_starts_nothing_k4(pages: OpenPages) -> None:

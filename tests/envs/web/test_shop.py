@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -185,6 +186,13 @@ def post(customer: Customer, path: str, **form: str) -> Any:
     return respond(request)
 
 
+def followed(customer: Customer, answer: Any) -> str:
+    """Return the page that the answer to a form leads to: none is a page itself."""
+    assert answer.status == 303
+    url = urlsplit(answer.headers["Location"])
+    return get(customer, url.path, **dict(parse_qsl(url.query, keep_blank_values=True)))
+
+
 def test_order_is_what_lay_in_the_basket() -> None:
     customer = Customer()
     added = {"colour": JACKET.colours[0], "quantity": "2"}
@@ -212,8 +220,7 @@ def test_order_is_what_lay_in_the_basket() -> None:
 )
 def test_wrong_choices_are_told(form: dict[str, str], problem: str) -> None:
     customer = Customer()
-    answer = post(customer, f"/product/{BOWL.id}", **form)
-    assert problem in answer.body.decode()
+    assert problem in followed(customer, post(customer, f"/product/{BOWL.id}", **form))
     assert customer.basket == []
 
 
@@ -221,16 +228,17 @@ def test_removed_line_is_gone() -> None:
     customer = Customer(basket=[line(), line(BOWL)])
     post(customer, "/remove/0")
     assert customer.basket == [line(BOWL)]
-    assert post(customer, "/remove/7").status == 404
+    for number in ("7", "x", "²"):
+        assert post(customer, f"/remove/{number}").headers["Location"] == "/basket"
+    assert customer.basket == [line(BOWL)]
 
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])
 def test_what_is_typed_is_escaped(text: str) -> None:
     customer = Customer()
     page = get(customer, "/search", q=text, price=text)
-    page += post(
-        customer, f"/product/{BOWL.id}", colour=BOWL.colours[0], quantity=text
-    ).body.decode()
+    answer = post(customer, f"/product/{BOWL.id}", colour=BOWL.colours[0], quantity=text)
+    page += followed(customer, answer)
     assert text not in page
     assert "<script" not in page
     assert "<img" not in page
@@ -248,10 +256,12 @@ def test_signed_out_customer_cannot_order() -> None:
     assert "Place order" not in get(customer, "/checkout")
     post(customer, "/order")
     assert customer.order is None
-    assert "The password is wrong." in post(customer, "/signin", password="x").body.decode()
+    assert "The password is wrong." in followed(customer, post(customer, "/signin", password="x"))
 
 
-@pytest.mark.parametrize("path", ["/product/10000", "/product/x", "/nope", "/thanks", "/order"])
+@pytest.mark.parametrize(
+    "path", ["/product/10000", "/product/x", "/product/²", "/nope", "/thanks", "/order"]
+)
 def test_no_such_page(path: str) -> None:
     assert "There is no such page." in get(Customer(), path)
 
@@ -304,6 +314,25 @@ def test_next_customer_is_signed_in_again_k2(env: Any) -> None:
     assert "Robin Vale" in observation
     assert env.customer.is_signed_in
     assert play_expert(env, task)[0] == 1.0
+
+
+@pytest.mark.service
+def test_page_that_answered_a_form_can_be_gone_back_to(env: Any) -> None:
+    """A wrong quantity, then the basket, then back."""
+    env.reset(seed=0, options={"task": generate_task(0)})
+    env.session.evaluate(f"() => {{ location.href = '/product/{BOWL.id}'; }}")
+    env.step("<press>Escape</press>")
+    box = env.view.first("textbox", name="Quantity")
+    env.step(f"<type><id>{box.id}</id><text>abc</text></type>")
+    observation, *_ = env.step(
+        f"<click>{env.view.first('button', name='Add to basket').id}</click>"
+    )
+    assert "The quantity must be a whole number" in observation
+    basket = next(n for n in env.view.nodes if n.role == "link" and n.name.startswith("Basket"))
+    env.step(f"<click>{basket.id}</click>")
+    observation, *_ = env.step("<back></back>")
+    assert "The quantity must be a whole number" in observation
+    assert 'value="abc"' in observation
 
 
 @pytest.mark.service

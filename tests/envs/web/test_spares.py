@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("playwright", reason="needs the extra web")
 
+from agentgym.envs.web import spares
 from agentgym.envs.web.browser import BrowserHungError, BrowserPool
 from agentgym.envs.web.server import Request, Response
 from agentgym.envs.web.session import WebSession
+from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.spares import SPARES_EACH
 
 pytestmark = pytest.mark.service
@@ -140,6 +144,64 @@ def test_spare_that_is_waited_for_in_vain_stays_one(pages: OpenPages, pool: Brow
     assert browser.spares.count == SPARES_EACH
     assert len(browser.chromium.contexts) == browser.server.live_sessions == 1 + SPARES_EACH
     assert second.open("/").tabs == ("here",)
+
+
+def test_spare_whose_making_hangs_is_given_up(
+    pages: OpenPages, pool: BrowserPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver never answers for the two contexts after the first; the browser stays good."""
+    monkeypatch.setattr(spares, "MAKE_TIMEOUT_S", 1.0)
+    make_context = spares.Spares._context
+    asked: list[str] = []
+
+    async def context(self: spares.Spares, settings: Settings, token: str) -> Any:
+        asked.append(token)
+        if len(asked) in {2, 3}:
+            await asyncio.Event().wait()
+        return await make_context(self, settings, token)
+
+    monkeypatch.setattr(spares.Spares, "_context", context)
+    first = pages(PAGE, pool=pool)
+    first.open("/")
+    for _ in range(3):
+        again = pages(PAGE, pool=pool)
+        assert again.open("/").tabs == ("t",)
+        assert again.browser is first.browser
+    browser = first.browser
+    browser.run(browser.spares.settled(), timeout_s=20)
+    assert len(browser.chromium.contexts) == browser.server.live_sessions == 4 + SPARES_EACH
+
+
+def test_spare_that_is_not_ready_is_not_taken_for_its_age() -> None:
+    loop = asyncio.new_event_loop()
+    made: asyncio.Future[Any] = loop.create_future()
+    made.set_result(None)
+    pending: asyncio.Future[Any] = loop.create_future()
+    late = spares._Spare(kind=1, path="/a", task=cast("Any", pending), passed_over=9)
+    ready = spares._Spare(kind=1, path="/a", task=cast("Any", made))
+    assert spares._best([late, ready], "/a") is ready
+    assert late.passed_over == 10
+    old = spares._Spare(kind=1, path="/b", task=cast("Any", made), passed_over=3)
+    assert spares._best([late, ready, old], "/a") is old
+    loop.close()
+
+
+def test_context_of_a_try_that_was_given_up_is_closed(pages: OpenPages, pool: BrowserPool) -> None:
+    """However early: while the driver makes it, nobody has it yet."""
+    for timeout_s in (0.001, 0.003, 0.005, 0.01, 0.02, 0.04):
+        session = pages(PAGE, pool=pool, open_timeout_s=timeout_s)
+        with contextlib.suppress(BrowserHungError):
+            session.open("/")
+        session.close()
+    (browser,) = pool.browsers
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        browser.run(browser.spares.settled(), timeout_s=20)
+        if len(browser.chromium.contexts) == browser.spares.count:
+            break
+        time.sleep(0.05)
+    assert len(browser.chromium.contexts) == browser.spares.count <= SPARES_EACH
+    assert browser.server.live_sessions == browser.spares.count
 
 
 def test_no_page_is_loaded_ahead_unless_the_site_allows_it(
