@@ -271,6 +271,7 @@ def _read_row(path: Path, number: int, line: str) -> Task:
 
 def _suite_of_env(env_id: str, env_kwargs: Mapping[str, Json]) -> Suite:
     env = registry.make(env_id, **env_kwargs).unwrapped
+    env_id = registry.spec(env_id).id  # without the module that registers it
     generate = _EnvTasks(env=env)
     drawn = {
         TRAIN: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=False)),

@@ -21,7 +21,7 @@ def repair(*, levels: Sequence[int] = (2, 3, 5)) -> Suite:
 
 
 def shell(*, levels: Sequence[int] = (1, 2, 3)) -> Suite:
-    """Return `code/shell`: folders to bring into a state; splits are disjoint by their contents."""
+    """Return `code/shell`: folders to bring into a state; splits are disjoint by what is asked."""
     return _generated("code/shell", "shell_tasks", levels)
 
 

@@ -35,7 +35,7 @@ class Finding:
     verdict: Verdict
     """How it ended."""
     message: str = ""
-    """What is wrong, or why it was skipped."""
+    """What is wrong, why it was skipped, or what was seen."""
 
     @property
     def is_ok(self) -> bool:
@@ -113,15 +113,20 @@ class _Check:
     def __init__(self, findings: Findings, name: str) -> None:
         self._findings = findings
         self._name = name
+        self._seen = ""
 
-    def __enter__(self) -> None:
-        return None
+    def note(self, text: str) -> None:
+        """Say what was seen, for who reads that it passed."""
+        self._seen = text
+
+    def __enter__(self) -> _Check:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
         if error is None:
-            finding = Finding(name=self._name, verdict=Verdict.PASSED)
+            finding = Finding(name=self._name, verdict=Verdict.PASSED, message=self._seen)
         elif isinstance(error, MissingExtraError):
             finding = Finding(name=self._name, verdict=Verdict.SKIPPED, message=str(error))
         elif isinstance(error, Exception):

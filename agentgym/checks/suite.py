@@ -1,22 +1,28 @@
-"""`check_suite`: are the tasks of a suite sound, apart from each other, and graded rightly?"""
+"""`check_suite`: are a suite's tasks sound, apart from each other, graded rightly, solvable?"""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from agentgym import registry
 from agentgym.checks import episodes
+from agentgym.checks.episodes import Actor
+from agentgym.checks.hacking import LUCK
 from agentgym.checks.report import Findings, Report, require
 from agentgym.checks.subject import has_expert
+from agentgym.near_duplicates import near_duplicates
 from agentgym.records import Task
 from agentgym.records.codec import dumps, loads
+from agentgym.rewards import SUCCESS
 from agentgym.suites import HELD_OUT, GeneratedSplit, Suite, check_leaks, load_suite
 
 WRONG_ANSWERS = ("", "no such answer 7319", "-987654321/7")
 """Answers that no task has; one that a task does have is left out for it."""
+_MOST_SEEN = 16
+"""Other tasks whose answers and first moves the random policy knows."""
 _MAX_REPEATED = 8
 """Tasks that are made twice, to see that they are the same."""
 
@@ -29,13 +35,14 @@ def check_suite(
     seed: int = 0,
     raise_errors: bool = False,
 ) -> Report:
-    """Return what was found about a suite.
+    """Return what was found about a suite; the mean outcomes of its players are the scores.
 
     Args:
         suite: Its name, or the suite.
         tasks_each: Tasks looked at of a generated split: the first ones and as many drawn. Of rows
             all are.
-        graded_each: Tasks of each split whose grading is tried.
+        graded_each: Tasks of each split whose grading is tried, and which expert and random policy
+            play.
         seed: Which tasks are drawn.
         raise_errors: Raise instead of returning a report with failures.
 
@@ -45,18 +52,27 @@ def check_suite(
     """
     found = load_suite(suite) if isinstance(suite, str) else suite
     findings = Findings()
+    scores: dict[str, float] = {}
     splits: dict[str, tuple[Task, ...]] = {}
     for split in found.splits:
-        with findings.check(f"tasks of {split}"):
+        with findings.check(f"tasks of {split}") as check:
             splits[split] = _tasks(found, split, tasks_each, seed)
             _check_tasks(found, splits[split])
-    with findings.check("splits"):
+            check.note(f"{len(splits[split])} tasks, no id twice")
+    with findings.check("splits") as check:
         _check_splits(found, splits)
-    with findings.check("source"):
+        check.note("none of one is in another, nor nearly")
+    with findings.check("source") as check:
         _check_source(found)
+        check.note(found.source.licence if found.source is not None else "generated")
     for split, tasks in splits.items():
-        _check_grading(found, split, tasks[:graded_each], findings)
-    report = findings.report(found.name)
+        with _grader(found) as env:
+            played, others = tasks[:graded_each], tasks[graded_each:] or tasks
+            _check_grading(env, split, played, findings)
+            _check_expert(env, split, played, findings, scores)
+            seen = others[:_MOST_SEEN]
+            _check_random(env, split, played, seen, findings=findings, scores=scores)
+    report = findings.report(found.name, scores)
     return report.raise_if_failed() if raise_errors else report
 
 
@@ -93,6 +109,17 @@ def _check_splits(suite: Suite, splits: dict[str, tuple[Task, ...]]) -> None:
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
             check_leaks(splits[one], splits[other])
+    for name in names:
+        if name != HELD_OUT:
+            _check_near(splits[name], splits[HELD_OUT])
+
+
+def _check_near(train: Sequence[Task], held_out: Sequence[Task]) -> None:
+    near = near_duplicates(train, held_out)
+    shown = ", ".join(
+        f"{one.held_out_id} is {one.similarity:.2f} like {one.train_id}" for one in near[:3]
+    )
+    require(not near, f"{len(near)} held-out tasks are nearly training tasks: {shown}")
 
 
 def _check_source(suite: Suite) -> None:
@@ -103,33 +130,118 @@ def _check_source(suite: Suite) -> None:
     )
 
 
-def _check_grading(suite: Suite, split: str, tasks: tuple[Task, ...], findings: Findings) -> None:
-    """Give each gold answer, and where a task is solved by acting, act as the expert."""
-    with _grader(suite) as env:
-        inner = env.unwrapped
-        gives_answers = hasattr(inner, "grade") and getattr(inner, "answers_are_final", True)
-        answered = [task for task in tasks if task.answers and gives_answers]
-        acted = [task for task in tasks if task not in answered]
-        if answered:
-            with findings.check(f"answers of {split}"):
-                for task in answered:
-                    _check_answers(env, task)
-        if acted and not has_expert(inner):
-            findings.skip(f"solutions of {split}", "no final answers, and no expert to act")
-        elif acted:
-            with findings.check(f"solutions of {split}"):
-                for task in acted:
-                    outcome = episodes.play(env, episodes.expert, task=task, seed=0).outcome
-                    require(outcome > 0, f"{task.id}: the expert's solution is not accepted")
+def _check_grading(env: Any, split: str, tasks: Sequence[Task], findings: Findings) -> None:
+    """Give each gold answer, and wrong ones."""
+    answered = [task for task in tasks if _is_answered(env, task)]
+    if not answered:
+        if not has_expert(env.unwrapped):
+            findings.skip(f"answers of {split}", "no final answers, and no expert to act")
+        return
+    with findings.check(f"answers of {split}") as check:
+        wrong = sum(_check_answers(env, task) for task in answered)
+        gold = sum(len(task.answers) for task in answered)
+        check.note(f"{gold} gold answers accepted, {wrong} wrong ones rejected")
 
 
-def _check_answers(env: Any, task: Task) -> None:
+def _is_answered(env: Any, task: Task) -> bool:
+    inner = env.unwrapped
+    return bool(task.answers) and hasattr(inner, "grade") and _answers_are_final(inner)
+
+
+def _answers_are_final(inner: Any) -> bool:
+    return bool(getattr(inner, "answers_are_final", True))
+
+
+def _check_expert(
+    env: Any, split: str, tasks: Sequence[Task], findings: Findings, scores: dict[str, float]
+) -> None:
+    name = f"expert on {split}"
+    if not has_expert(env.unwrapped):
+        findings.skip(name, "the environment ships no scripted expert")
+        return
+    with findings.check(name) as check:
+        outcomes = _outcomes(env, episodes.expert, tasks)
+        scores[name] = sum(outcomes) / len(outcomes)
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            # Of what is solved by acting, the expert's solution is the gold answer.
+            is_accepted = outcome > 0 or _is_answered(env, task)
+            require(is_accepted, f"{task.id}: the expert's solution is not accepted")
+        least = float(getattr(env.unwrapped, "expert_score", 0.95))
+        require(
+            scores[name] >= least,
+            f"the expert must reach {least} within the limits (got {scores[name]:.3f})",
+        )
+        check.note(_seen(outcomes))
+
+
+def _check_random(
+    env: Any,
+    split: str,
+    tasks: Sequence[Task],
+    others: Sequence[Task],
+    *,
+    findings: Findings,
+    scores: dict[str, float],
+) -> None:
+    """Play without looking: the environment's own guesses, else well-formed actions.
+
+    Args:
+        env: The environment.
+        split: Name of the split.
+        tasks: What is played.
+        others: Tasks whose answers and first moves are known to who guesses.
+        findings: Gets the finding.
+        scores: Gets the mean outcome.
+    """
+    name = f"random on {split}"
+    with findings.check(name) as check:
+        outcomes = _outcomes(env, _guesser(env, others), tasks)
+        scores[name] = sum(outcomes) / len(outcomes)
+        null_score = float(getattr(env.unwrapped, "null_score", 0.0))
+        low, _ = episodes.exact_bounds(sum(outcomes), len(outcomes))
+        require(
+            low <= max(null_score, LUCK),
+            f"random actions reach {scores[name]:.3f} (at least {low:.3f}); 'null_score' is "
+            f"{null_score}",
+        )
+        check.note(f"{_seen(outcomes)}; null_score {null_score:g}")
+
+
+def _guesser(env: Any, others: Sequence[Task]) -> Actor:
+    inner = env.unwrapped
+    if hasattr(inner, "guess"):
+        return lambda env, observation, rng: str(env.guess(rng))
+    moves: list[str] = []
+    if has_expert(inner):
+        for task in others:
+            env.reset(seed=0, options={"task": task})
+            moves.append(inner.expert())
+    answers = [answer for task in others if _is_answered(env, task) for answer in task.answers]
+    return episodes.random_well_formed(answers, moves)
+
+
+def _outcomes(env: Any, actor: Actor, tasks: Sequence[Task]) -> list[float]:
+    return [
+        episodes.play(env, actor, task=task, seed=number).outcome
+        for number, task in enumerate(tasks)
+    ]
+
+
+def _seen(outcomes: Sequence[float]) -> str:
+    solved = sum(outcome >= SUCCESS for outcome in outcomes)
+    mean = sum(outcomes) / len(outcomes)
+    return f"solved {solved} of {len(outcomes)}, mean outcome {mean:.3f}"
+
+
+def _check_answers(env: Any, task: Task) -> int:
+    """Return the number of wrong answers that were tried."""
     for answer in task.answers:
         require(_outcome(env, task, answer) == 1, f"{task.id}: the gold {answer!r} is rejected")
-    for answer in WRONG_ANSWERS:
-        if answer not in task.answers:
-            outcome = _outcome(env, task, answer)
-            require(outcome < 1, f"{task.id}: the wrong answer {answer!r} is accepted")
+    wrong = [answer for answer in WRONG_ANSWERS if answer not in task.answers]
+    for answer in wrong:
+        outcome = _outcome(env, task, answer)
+        require(outcome < 1, f"{task.id}: the wrong answer {answer!r} is accepted")
+    return len(wrong)
 
 
 def _outcome(env: Any, task: Task, answer: str) -> float:

@@ -12,6 +12,7 @@ app = typer.Typer(help="Task suites: list, show, validate.", rich_markup_mode=No
 
 SuiteName = Annotated[str, typer.Argument(help="A suite or an environment.", metavar="SUITE")]
 _MOST_VALIDATED = 200
+_MOST_PLAYED = 24
 
 
 @app.callback(invoke_without_command=True)
@@ -92,11 +93,16 @@ def validate(
     number: Annotated[
         int, typer.Option("-n", help="Tasks of a split at most.", min=1)
     ] = _MOST_VALIDATED,
+    played: Annotated[
+        int, typer.Option(help="Tasks of a split that are graded and played.", min=1)
+    ] = _MOST_PLAYED,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a suite: ids, splits disjoint by content, source, and that its grader is right."""
+    """Check a suite: ids, splits that share no task nor nearly one, source, that gold answers are
+    accepted and wrong ones rejected, how the expert does and how random actions do.
+    """
     from agentgym.checks.suite import check_suite
     from agentgym.cli.environments import load_suite
 
     load_suite(name)
-    show_report(check_suite(name, tasks_each=number), as_json=as_json)
+    show_report(check_suite(name, tasks_each=number, graded_each=played), as_json=as_json)

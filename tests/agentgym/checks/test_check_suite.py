@@ -29,6 +29,10 @@ class Echo(ToolEnv):
         assert self.task is not None
         return float(self.is_broken or answer in self.task.answers)
 
+    def expert(self) -> str:
+        assert self.task is not None
+        return f"<answer>{self.task.answers[0]}</answer>"
+
 
 def task(number: int) -> Task:
     return Task(id=f"t{number}", env_id=ENV, prompt=f"{number}+1", answers=(str(number + 1),))
@@ -60,8 +64,56 @@ def test_sound_suite_passes() -> None:
         "splits",
         "source",
         "answers of train",
+        "expert on train",
+        "random on train",
         "answers of held_out",
+        "expert on held_out",
+        "random on held_out",
     ]
+
+
+def test_what_was_seen_is_told_in_figures() -> None:
+    report = check_suite(GOOD, tasks_each=60, graded_each=10)
+    seen = {finding.name: finding.message for finding in report.findings}
+    # The first 60 and 60 drawn ones; of the 50 of the other split all.
+    assert seen["tasks of train"] == "120 tasks, no id twice"
+    assert seen["tasks of held_out"] == "50 tasks, no id twice"
+    assert seen["answers of train"] == "10 gold answers accepted, 30 wrong ones rejected"
+    assert seen["expert on held_out"] == "solved 10 of 10, mean outcome 1.000"
+    assert seen["random on train"] == "solved 0 of 10, mean outcome 0.000; null_score 0"
+    assert report.scores == {
+        "expert on train": 1.0,
+        "random on train": 0.0,
+        "expert on held_out": 1.0,
+        "random on held_out": 0.0,
+    }
+
+
+def test_expert_that_gives_up_is_found_whatever_the_grader_says() -> None:
+    class Lazy(Echo):
+        def expert(self) -> str:
+            assert self.task is not None
+            return "<answer>no idea</answer>" if self.task.id in {"t3", "t7"} else super().expert()
+
+    registry.unregister_env(ENV)
+    registry.register_env(ENV)(Lazy)
+    failed = {f.name: f.message for f in check_suite(GOOD, tasks_each=60, graded_each=20).failures}
+    assert failed == {"expert on train": "the expert must reach 0.95 within the limits (got 0.900)"}
+
+
+def test_random_policy_that_succeeds_is_found() -> None:
+    class Told(Echo):
+        def guess(self, rng: random.Random) -> str:
+            return self.expert()
+
+    registry.unregister_env(ENV)
+    registry.register_env(ENV)(Told)
+    failed = {f.name: f.message for f in check_suite(GOOD, tasks_each=60, graded_each=20).failures}
+    assert failed.keys() == {"random on train", "random on held_out"}
+    # 20 of 20: the lower bound of Clopper and Pearson is 0.025 ** (1 / 20) = 0.832.
+    assert failed["random on train"] == (
+        "random actions reach 1.000 (at least 0.832); 'null_score' is 0.0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +128,28 @@ def test_sound_suite_passes() -> None:
             replace(GOOD, splits={**GOOD.splits, "held_out": (replace(task(3), id="new"),)}),
             "splits",
             "1 held-out tasks are training tasks too",
+        ),
+        (
+            replace(
+                GOOD,
+                splits={
+                    "train": GeneratedSplit(
+                        generate=lambda n: replace(
+                            task(n), prompt=f"How many are {n} and one more?"
+                        )
+                    ),
+                    "held_out": GeneratedSplit(
+                        generate=lambda n: replace(
+                            task(2**40 + n if n != 3 else 11),
+                            id=f"h{n}",
+                            prompt=f"how many are {2**40 + n if n != 3 else 11} and one more",
+                        ),
+                        size=50,
+                    ),
+                },
+            ),
+            "splits",
+            "1 held-out tasks are nearly training tasks: h3 is 1.00 like t11",
         ),
         (
             replace(GOOD, splits={"train": GOOD.splits["train"]}),
@@ -158,7 +232,8 @@ def test_tasks_that_are_solved_by_acting_are_tried_with_the_expert() -> None:
     report = check_suite(GOOD, tasks_each=20)
     assert report.is_ok, str(report)
     names = [f.name for f in report.findings]
-    assert names[-2:] == ["solutions of train", "solutions of held_out"]
+    assert names[-2:] == ["expert on held_out", "random on held_out"]
+    assert not [name for name in names if name.startswith("answers")]
 
 
 def test_tasks_without_answers_are_tried_with_the_expert() -> None:

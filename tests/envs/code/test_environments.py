@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -125,6 +126,19 @@ SHELL_TASK = Task(
     answers=("mv a.txt b.txt",),
     payload={"files": {"a.txt": "x\n", "c": "y"}, "wanted": {"b.txt": "x\n", "c": "y"}, "level": 1},
 )
+
+
+def test_shell_splits_share_no_order() -> None:
+    """Whatever the folder: the order has the same solution in another."""
+    train, held_out = (
+        [shell_tasks.generate_task(n, split=split) for n in range(1500)]
+        for split in shell_tasks.SPLITS
+    )
+    assert {task.prompt for task in train}.isdisjoint({task.prompt for task in held_out})
+    assert {task.answers for task in train}.isdisjoint({task.answers for task in held_out})
+    # Each level has some: of level 2 the orders are few.
+    counts = Counter(task.difficulty for task in {task.prompt: task for task in held_out}.values())
+    assert min(counts[level] for level in (1.0, 2.0, 3.0)) >= 20
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from agentgym.envs.math.reasoning_worker import (
     may_be_evaluated,
 )
 from agentgym.errors import EnvError
+from agentgym.near_duplicates import near_duplicates
 from agentgym.records import Task
 from agentgym.suites import check_leaks, load_suite
 
@@ -148,6 +149,13 @@ def test_splits_share_no_question() -> None:
     )
     assert not {task.prompt for task in train} & {task.prompt for task in held_out}
     assert check_leaks(train, held_out) == ()
+
+
+def test_splits_share_no_problem_told_with_other_names_or_things() -> None:
+    """By the question's hash alone, 14 of 300 were so near to one of 3,200."""
+    train = [puzzles.generate_task(i) for i in range(2000)]
+    held_out = [puzzles.generate_task(i, split="held_out") for i in range(300)]
+    assert near_duplicates(train, held_out, threshold=0.75) == ()
 
 
 def test_data_sets_take_turns() -> None:
