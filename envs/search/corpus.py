@@ -6,9 +6,10 @@ Without files it reads an example: 400 documents and 160 questions of a generate
 from __future__ import annotations
 
 import functools
+import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -16,18 +17,23 @@ from typing import cast
 from agentgym import seeding
 from agentgym.envs.search import scoring
 from agentgym.envs.search.documents import Corpus, Documents
-from agentgym.envs.search.env import Clue, SearchEnv, Source
+from agentgym.envs.search.env import ALONE, Clue, SearchEnv, Source
 from agentgym.envs.search.graph_tasks import generate_task, world_of
 from agentgym.envs.search.library import Library, check_backend, open_library
 from agentgym.envs.search.qa_files import QaRow, corpus_of, read_questions, stamp
+from agentgym.envs.search.questions import UNKNOWN
 from agentgym.envs.search.rendering import WorldCorpus
 from agentgym.errors import EnvError, TaskError
 from agentgym.limits import Limits
 from agentgym.records import Json, Task
 
+logger = logging.getLogger(__name__)
+
 ENV_ID = "search/corpus-v0"
 HELD_OUT_SHARE = 8
-"""One question in so many is held out, by its content."""
+"""One question in so many is held out, by its words."""
+_FIRST_WORDS = 8
+"""Of a text, in a query for it: enough to tell passages of one title apart."""
 _EXAMPLE_DOCUMENTS, _EXAMPLE_QUESTIONS = 400, 160
 _EXAMPLE_SEED = 1
 
@@ -91,9 +97,10 @@ class CorpusEnv(SearchEnv):
         self._library: Library | None = open_library(self._corpus, backend=backend)
         tasks = read_tasks(self._files)
         self._train = tuple(task for task in tasks if task.split == "train")
-        # What the most frequent answer reaches, always given.
-        counts = Counter(scoring.normalize(task.answers[0]) for task in tasks)
-        self.null_score = round(max(counts.values()) / len(tasks), 3)
+        self.null_score = _null_score(tasks)
+        if any(UNKNOWN in task.answers for task in tasks):
+            told = f"{ALONE}, or with '{UNKNOWN}' if they do not say it"
+            self.system_prompt = self.system_prompt.replace(ALONE, told)
 
     def sample_task(self, rng: random.Random) -> Task:
         """Return a training task drawn with `rng`."""
@@ -112,7 +119,11 @@ class CorpusEnv(SearchEnv):
         positions = cast("Sequence[Json]", task.payload.get("supporting", ()))
         documents = self.source_of(task).documents
         found = [int(str(position)) for position in positions]
-        return tuple(Clue(query=_query(documents, n), position=n) for n in found)
+        return tuple(_clue(documents, position) for position in found)
+
+    def is_one_enough(self, task: Task) -> bool:
+        """Return whether each supporting document holds the answer by itself, as in NQ."""
+        return task.payload.get("is_one_enough") is True
 
     def guess(self, rng: random.Random) -> str:
         """Return the answer of another question."""
@@ -127,10 +138,23 @@ class CorpusEnv(SearchEnv):
         super().close()
 
 
-def _query(documents: Documents, position: int) -> str:
+def _clue(documents: Documents, position: int) -> Clue:
     document = documents[position]
-    # A title alone finds a document that has one; without, its first words do.
-    return document.title or " ".join(document.text.split()[:8])
+    first = " ".join(document.text.split()[:_FIRST_WORDS])
+    # A title finds its document, unless many passages share it or it holds no word.
+    return Clue(
+        query=document.title or first,
+        further=f"{document.title} {first}".strip(),
+        position=position,
+    )
+
+
+def _null_score(tasks: Sequence[Task]) -> float:
+    """Return what the most frequent answer reaches, always given."""
+    counts = Counter(
+        answer for task in tasks for answer in {scoring.normalize(text) for text in task.answers}
+    )
+    return round(max(counts.values()) / len(tasks), 3)
 
 
 def read_tasks(files: Files) -> tuple[Task, ...]:
@@ -144,22 +168,71 @@ def read_tasks(files: Files) -> tuple[Task, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _tasks(files: Files, stamps: tuple[tuple[int, int], ...]) -> tuple[Task, ...]:
-    rows = _rows(files, stamps)
+    rows = _without_twins(_rows(files, stamps))
     where = _positions(_corpus(files), rows)
-    tasks = []
-    for row in rows:
-        supporting = [where[key] for key in row.supporting if key in where]
-        is_held_out = seeding.derive("corpus", row.question, *row.answers) % HELD_OUT_SHARE == 0
-        task = Task(
-            id=f"corpus-{row.id}",
-            env_id=ENV_ID,
-            prompt=row.question,
-            answers=row.answers,
-            payload={"supporting": list(dict.fromkeys(supporting))},
-            split="held_out" if is_held_out else "train",
+    _check_support(files, rows, where)
+    return tuple(_task(row, where) for row in rows)
+
+
+def _task(row: QaRow, where: Mapping[tuple[str, str | None], int]) -> Task:
+    positions = dict.fromkeys(where[key] for key in row.supporting if key in where)
+    payload: dict[str, Json] = {"supporting": list(positions)}
+    if row.is_one_enough:
+        payload["is_one_enough"] = True
+    # By the question alone: with other answers it is still the same one.
+    words = scoring.normalize(row.question)
+    is_held_out = seeding.derive("corpus", words) % HELD_OUT_SHARE == 0
+    return Task(
+        id=f"corpus-{row.id}",
+        env_id=ENV_ID,
+        prompt=row.question,
+        answers=row.answers,
+        payload=payload,
+        split="held_out" if is_held_out else "train",
+    )
+
+
+def _without_twins(rows: Sequence[QaRow]) -> tuple[QaRow, ...]:
+    """Return the rows without those that ask for the answer of another row and call it unknown.
+
+    In MuSiQue such a row has documents of its own, which lack the answer; all rows together have
+    it, beside the other row.
+    """
+    words = [scoring.normalize(row.question) for row in rows]
+    is_unknown = [row.answers == (UNKNOWN,) for row in rows]
+    answered = {asked for asked, unknown in zip(words, is_unknown, strict=True) if not unknown}
+    kept = tuple(
+        row
+        for row, asked, unknown in zip(rows, words, is_unknown, strict=True)
+        if not unknown or asked not in answered
+    )
+    if len(kept) < len(rows):
+        logger.warning(
+            "%d questions without an answer are left out: the file has them with an answer too",
+            len(rows) - len(kept),
         )
-        tasks.append(task)
-    return tuple(tasks)
+    return kept
+
+
+def _check_support(
+    files: Files, rows: Sequence[QaRow], where: Mapping[tuple[str, str | None], int]
+) -> None:
+    """Warn of supporting documents that are not there.
+
+    Raises:
+        TaskError: If the corpus was named, and holds none at all.
+    """
+    missing = [(key, row.id) for row in rows for key in row.supporting if key not in where]
+    if not missing:
+        return
+    (title, _), row_id = missing[0]
+    found = (
+        f"{len(dict(missing))} supporting documents are not in the corpus, such as {title!r} of "
+        f"the question {row_id!r}"
+    )
+    if files.corpus and not where:
+        raise TaskError(f"{found}, nor is any other one: is it the corpus of these questions?")
+    logger.warning("%s: the questions are scored without them", found)
 
 
 @functools.lru_cache(maxsize=8)
@@ -199,8 +272,7 @@ def _example_rows() -> tuple[QaRow, ...]:
 def _positions(corpus: Corpus, rows: Sequence[QaRow]) -> dict[tuple[str, str | None], int]:
     """Return where the supporting documents are: by title and text, else by title.
 
-    Raises:
-        TaskError: If one is not in the corpus.
+    Those that are not in the corpus are left out; HotpotQA's open setting has many.
     """
     wanted = {key for row in rows for key in row.supporting}
     titles = {title for title, _ in wanted}
@@ -211,9 +283,4 @@ def _positions(corpus: Corpus, rows: Sequence[QaRow]) -> dict[tuple[str, str | N
             if document.title in titles:
                 exact.setdefault((document.title, document.text), position)
                 by_title.setdefault(document.title, position)
-    missing = [title for title, _ in sorted(wanted, key=str) if title not in by_title]
-    if missing:
-        raise TaskError(
-            f"{len(missing)} supporting documents are not in the corpus, such as {missing[0]!r}"
-        )
-    return {key: exact.get(key, by_title[key[0]]) for key in wanted}
+    return {key: exact.get(key, by_title[key[0]]) for key in wanted if key[0] in by_title}

@@ -6,7 +6,7 @@ What its subclasses add is where the tasks and the library come from.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agentgym.env import Reply
@@ -15,14 +15,16 @@ from agentgym.envs.search.documents import Document, Documents
 from agentgym.envs.search.library import NONE
 from agentgym.envs.search.retriever import Retriever
 from agentgym.errors import EnvError, InfrastructureError, ToolError
-from agentgym.records import ErrorKind, Task
+from agentgym.records import ErrorKind, Json, Task
 from agentgym.tool_env import ToolEnv
 from agentgym.tools import tool
 
 MOST_RESULTS = 20
 """Results of one search at most."""
 _SNIPPET_CHARS = 160
-"""Of a document's text in the results, where they show it."""
+"""Of a document's title in the results, and of its text where they show it."""
+ALONE = "with the name, number or words alone"
+"""In the system prompt, how to answer."""
 NO_RESULTS = "No results."
 SEARCH_FAILED = (
     "Search failed: the index could not be read. This is not the same as no results; try again."
@@ -37,11 +39,13 @@ class Clue:
     """One document that the scripted expert looks for.
 
     Example:
-        Clue(query="Ana Halberg", position=3)
+        Clue(query="Ana Halberg", further="Ana Halberg was born in", position=3)
     """
 
     query: str
     """What to search for."""
+    further: str = ""
+    """What to search for where `query` did not show it; the same again if empty."""
     position: int
     """Position of the document."""
 
@@ -61,7 +65,8 @@ class SearchEnv(ToolEnv):
 
     The outcome is exact match. Parts of the reward of the last turn, each in [0, 1]: `exact_match`,
     `f1`, `citation` (F1 of the documents cited as `[3]` in the answer) and `opened` (share of the
-    supporting documents that were opened). None of them adds to `step`'s reward.
+    supporting documents that were opened). Where one supporting document is enough, the others are
+    not missed. None of them adds to `step`'s reward.
 
     Args:
         results: Results of a search that does not say how many.
@@ -70,9 +75,7 @@ class SearchEnv(ToolEnv):
         backend: Back end of the retriever; `none` takes search and documents away.
     """
 
-    system_prompt = (
-        "Answer the question from the documents, with the name, number or words alone.\n{tools}"
-    )
+    system_prompt = f"Answer the question from the documents, {ALONE}.\n{{tools}}"
     null_score = 0.01
 
     def __init__(
@@ -104,6 +107,10 @@ class SearchEnv(ToolEnv):
         """Return what the expert looks for, in order."""
         raise NotImplementedError
 
+    def is_one_enough(self, task: Task) -> bool:
+        """Return whether each supporting document holds the answer by itself."""
+        return False
+
     # -- the episode -----------------------------------------------------------------------
 
     def start(self, task: Task, rng: random.Random) -> str:
@@ -111,10 +118,13 @@ class SearchEnv(ToolEnv):
         self._source = self.source_of(task)
         self._clues = self.clues_of(task)
         self._supporting = frozenset(clue.position for clue in self._clues)
+        self._is_one_enough = self.is_one_enough(task)
+        if self._is_one_enough:
+            self._clues = self._clues[:1]
         self._opened: set[int] = set()
         self._failures = 0
         self._shown: tuple[int, ...] = ()
-        self._searched: list[str] = []
+        self._searched: set[tuple[str, int]] = set()
         return task.prompt
 
     @tool
@@ -136,7 +146,7 @@ class SearchEnv(ToolEnv):
             if self._failures > _MOST_FAILURES:
                 raise
             return Reply(observation=SEARCH_FAILED, error_kind=ErrorKind.INFRASTRUCTURE)
-        self._searched.append(query)
+        self._searched.add((query, wanted))
         self._shown = tuple(hit.position for hit in hits)
         lines = [self._line(position, source.documents[position]) for position in self._shown]
         return "\n".join(lines) or NO_RESULTS
@@ -163,25 +173,39 @@ class SearchEnv(ToolEnv):
         rewards: dict[str, float] = {
             "exact_match": is_right,
             "f1": scoring.f1(text, self.task.answers),
-            "citation": scoring.citation_f1(cited, self._supporting),
-            "opened": len(self._opened & self._supporting) / max(len(self._supporting), 1),
+            "citation": scoring.citation_f1(cited, self._needed(cited)),
+            "opened": len(self._opened & self._supporting)
+            / max(len(self._needed(self._opened)), 1),
         }
         return Reply(outcome=is_right, rewards=rewards)
+
+    def _needed(self, found: Collection[int]) -> frozenset[int]:
+        """Return the supporting documents that `found` is measured against."""
+        hits = self._supporting & frozenset(found)
+        return hits if hits and self._is_one_enough else self._supporting
 
     def expert(self) -> str:
         """Return the next step of the proof: search, open, and at last answer with citations."""
         assert self.task is not None
         clue = next((clue for clue in self._clues if clue.position not in self._opened), None)
-        if clue is None or self._backend == NONE:
+        offered = {tool.name for tool in self.tools}
+        if clue is None or self._backend == NONE or "open" not in offered:
             cited = " ".join(f"[{clue.position}]" for clue in self._clues if self._cites)
             return self.protocol.format_answer(f"{self.task.answers[0]} {cited}".strip())
-        if clue.position in self._shown:
+        arguments = self._next_search(clue) if "search" in offered else None
+        if clue.position in self._shown or arguments is None:
             return self.protocol.format_call("open", {"doc": clue.position})
-        if clue.query not in self._searched:
-            return self.protocol.format_call("search", {"query": clue.query})
-        # It was not among the first results: look further down.
-        arguments = {"query": clue.query, "k": MOST_RESULTS}
         return self.protocol.format_call("search", arguments)
+
+    def _next_search(self, clue: Clue) -> dict[str, Json] | None:
+        """Return the first search that was not made yet; None when no more may show the clue."""
+        if (clue.query, self._results) not in self._searched:
+            return {"query": clue.query}
+        # It was not among the first results: say more, and look further down.
+        further = clue.further or clue.query
+        if (further, MOST_RESULTS) not in self._searched:
+            return {"query": further, "k": MOST_RESULTS}
+        return None
 
     def close(self) -> None:
         """Let go of the library."""
@@ -194,9 +218,12 @@ class SearchEnv(ToolEnv):
         return self._source
 
     def _line(self, position: int, document: Document) -> str:
-        head = f"[{position}] {document.title}"
-        if not self._snippets:
-            return head
-        text = " ".join(document.text.split())
-        cut = text if len(text) <= _SNIPPET_CHARS else f"{text[:_SNIPPET_CHARS].rstrip()}..."
-        return f"{head}: {cut}"
+        # One line: a break in a title would let a document make up other results.
+        head = f"[{position}] {_cut(document.title)}"
+        return f"{head}: {_cut(document.text)}" if self._snippets else head
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SNIPPET_CHARS else f"{line[:_SNIPPET_CHARS].rstrip()}..."

@@ -1,32 +1,35 @@
-"""Files of documents and of questions, as they are found: JSON lines or parquet.
+"""Documents and questions in the rows of files, as they are found.
 
-In order: `read_rows`, documents (`FileCorpus`), questions (`QaRow`, `read_questions`). Rows are
-read as the known data sets write them:
+In order: documents (`FileCorpus`), questions (`QaRow`, `read_questions`); the files themselves are
+read in `agentgym.envs.search.row_files`. Rows are read as the known data sets write them:
 
 - documents: `title` and one of `text`, `contents`, `passage`, `paragraph_text`; without a title the
   first line of `contents` is it;
 - answers: `answer` (text, or several), `answers`, `golden_answers`, `answer_aliases`;
-  `answerable: false` (MuSiQue) makes the answer `unknown`;
+  `answerable: false` (MuSiQue) makes the answer `unknown`, and ends the id with `-unanswerable`,
+  since the row of the same question with an answer has the same id;
 - documents beside a question: `context` (HotpotQA, both its forms), `paragraphs` (MuSiQue),
   `positive_ctxs`, `negative_ctxs`, `hard_negative_ctxs` (NQ as DPR gives it);
-- which of them support the answer: `supporting_facts`, `is_supporting`, `positive_ctxs`.
+- which of them support the answer: `supporting_facts`, `is_supporting`, all of them together;
+  `positive_ctxs`, each of them alone.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
-import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentgym.envs.search import scoring
 from agentgym.envs.search.dictd import DictdCorpus
 from agentgym.envs.search.documents import Corpus, Document, content_hash
 from agentgym.envs.search.questions import UNKNOWN
-from agentgym.errors import MissingExtraError, TaskError
+from agentgym.envs.search.row_files import read_rows
+from agentgym.errors import TaskError
 
 _ID_NAMES = ("id", "_id", "qid", "question_id", "example_id")
 _QUESTION_NAMES = ("question", "query", "question_text")
@@ -34,53 +37,8 @@ _ANSWER_NAMES = ("answer", "answers", "golden_answers", "answer_aliases")
 _TEXT_NAMES = ("text", "contents", "passage", "paragraph_text")
 _CONTEXT_NAMES = ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
 _HASH_BYTES = 1 << 20
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, one at a time.
-
-    Raises:
-        TaskError: If the file is missing, of another kind, or a line is not a JSON object.
-        MissingExtraError: If it is parquet, and the package that reads it is missing.
-    """
-    if not path.is_file():
-        raise TaskError(f"there is no file {path}")
-    if path.suffix == ".parquet":
-        yield from _read_parquet(path)
-    elif path.suffix in {".jsonl", ".json"}:
-        yield from _read_json(path)
-    else:
-        raise TaskError(f"{path}: rows are read from .jsonl, .json and .parquet files")
-
-
-def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"the file {path}", extra="parquet") from error
-    with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches():
-            yield from batch.to_pylist()
-
-
-def _read_json(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        # HotpotQA's own files are one array.
-        if lines.read(1) == "[":
-            lines.seek(0)
-            yield from json.load(lines)
-            return
-        lines.seek(0)
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise TaskError(f"{path} line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise TaskError(f"{path} line {number} is not an object (got {line[:60]!r})")
-            yield row
+_SHOWN_CHARS = 60
+"""Of a value that cannot be read, in a message."""
 
 
 # -- documents ---------------------------------------------------------------------------------
@@ -95,11 +53,27 @@ def read_document(row: Mapping[str, Any]) -> Document:
     name = next((name for name in _TEXT_NAMES if isinstance(row.get(name), str)), None)
     if name is None:
         raise TaskError(f"a document needs one of {_TEXT_NAMES} (got {sorted(row)!r})")
-    text, title = str(row[name]), row.get("title")
+    text, title = str(row[name]), _text_of(row.get("title"))
     if title is None and name == "contents":
         title, _, text = text.partition("\n")
         title = title.strip('"')
-    return Document(title=str(title or ""), text=text)
+    return Document(title=title or "", text=text)
+
+
+def _text_of(value: Any) -> str | None:
+    """Return a text or number of a row as text; None where it is missing.
+
+    Raises:
+        TaskError: If it is a list, an object or bytes: the text of those is nobody's answer.
+    """
+    if isinstance(value, list | tuple | Mapping | bytes):
+        raise TaskError(f"a text or a number is needed (got {repr(value)[:_SHOWN_CHARS]})")
+    if isinstance(value, float):
+        # Tables write a missing value as NaN, and whole numbers beside one as 1999.0.
+        if math.isnan(value):
+            return None
+        return str(int(value)) if value.is_integer() else str(value)
+    return None if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +92,25 @@ class FileCorpus:
         return digest.hexdigest()
 
     def documents(self) -> Iterator[Document]:
-        """Yield every document, in order."""
+        """Yield every document, in order.
+
+        Raises:
+            TaskError: If a file cannot be read, or a row holds no text.
+        """
         for path in self.paths:
             if path.suffix == ".index":
                 yield from DictdCorpus((path.with_suffix(""),)).documents()
             else:
-                yield from map(read_document, read_rows(path))
+                yield from self._documents_of(path)
+
+    @staticmethod
+    def _documents_of(path: Path) -> Iterator[Document]:
+        for number, row in enumerate(read_rows(path)):
+            try:
+                document = read_document(row)
+            except TaskError as error:
+                raise TaskError(f"{path} row {number}: {error}") from error
+            yield document
 
     @staticmethod
     def _key_of(path: Path) -> str:
@@ -176,19 +163,21 @@ class QaRow:
     """Documents that stand beside the question."""
     supporting: tuple[tuple[str, str | None], ...] = ()
     """Title, and text where it is known, of the documents that support the answer."""
+    is_one_enough: bool = False
+    """Whether each supporting document holds the answer by itself."""
 
 
 def read_questions(path: Path) -> tuple[QaRow, ...]:
     """Return the questions of a file.
 
     Raises:
-        TaskError: If a row is not a question with an answer, or two have one id.
+        TaskError: If a row is not a question with answers that can be given, or two have one id.
     """
     rows: dict[str, QaRow] = {}
     for number, row in enumerate(read_rows(path)):
         try:
             question = _read_question(row, number)
-        except (TaskError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TaskError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise TaskError(f"{path} row {number} is not a question: {error}") from error
         if question.id in rows:
             raise TaskError(f"{path} row {number}: the id {question.id!r} is taken")
@@ -202,30 +191,51 @@ def _read_question(row: Mapping[str, Any], number: int) -> QaRow:
     asked = next((row[name] for name in _QUESTION_NAMES if row.get(name)), None)
     if not isinstance(asked, str):
         raise TaskError(f"it needs one of {_QUESTION_NAMES} (got {sorted(row)!r})")
-    named = next((row[name] for name in _ID_NAMES if row.get(name) is not None), number)
-    answers = (UNKNOWN,) if row.get("answerable") is False else _read_answers(row)
+    if not asked.strip():
+        raise TaskError(f"its question is blank (got {asked!r})")
+    named = next((text for name in _ID_NAMES if (text := _text_of(row.get(name)))), str(number))
+    is_answerable = row.get("answerable") is not False
+    answers = _read_answers(row) if is_answerable else (UNKNOWN,)
     if not answers:
         raise TaskError(f"it has no answer in {_ANSWER_NAMES}")
+    for text in (named, asked, *answers):
+        # Half of a pair, which JSON may hold, is no sign, and cannot be hashed or written.
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            raise TaskError(f"{text!r} holds a lone surrogate")
     documents, supporting = _read_context(row)
     return QaRow(
-        id=str(named),
+        id=named if is_answerable else f"{named}-unanswerable",
         question=asked.strip(),
         answers=answers,
         documents=documents,
         supporting=supporting,
+        is_one_enough=bool(supporting) and not _has_proof(row),
     )
 
 
 def _read_answers(row: Mapping[str, Any]) -> tuple[str, ...]:
-    found: list[str] = []
-    for name in _ANSWER_NAMES:
-        value = row.get(name)
-        if isinstance(value, Mapping):
-            # TriviaQA: {"value": ..., "aliases": [...]}
-            value = [value.get("value"), *value.get("aliases", ())]
-        values = value if isinstance(value, list | tuple) else [value]
-        found += [str(text).strip() for text in values if text is not None]
-    return tuple(text for text in dict.fromkeys(found) if text)
+    values = [value for name in _ANSWER_NAMES for value in _values(row.get(name))]
+    texts = [text.strip() for value in values if (text := _text_of(value)) is not None]
+    answers = tuple(text for text in dict.fromkeys(texts) if text)
+    for gold in answers:
+        given, _ = scoring.split_citations(gold)
+        if scoring.exact_match(given, [gold]) != 1.0:
+            raise TaskError(f"the answer {gold!r} can never be given: it is read as {given!r}")
+    return answers
+
+
+def _values(answer: Any) -> list[Any]:
+    """Return what an answer consists of: itself, or several."""
+    if isinstance(answer, Mapping):
+        # TriviaQA: {"value": ..., "aliases": [...]}
+        return [answer.get("value"), *_values(answer.get("aliases"))]
+    return list(answer) if isinstance(answer, list | tuple) else [answer]
+
+
+def _has_proof(row: Mapping[str, Any]) -> bool:
+    """Return whether documents other than `positive_ctxs` support the answer."""
+    marked = (paragraph.get("is_supporting") for paragraph in row.get("paragraphs") or ())
+    return bool(_hotpot_titles(row.get("supporting_facts"))) or any(marked)
 
 
 def _read_context(

@@ -2,12 +2,15 @@
 
 Normalised means: lower case, without punctuation, articles and doubled spaces, as is usual for
 question answering since SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), with Unicode compatibility
-forms folded first. A text that holds nothing else keeps its articles.
+forms folded first. Punctuation is what ASCII has of it, `$` and `+` included, and the signs that
+Unicode calls so; signs that are not seen, such as a zero-width space, go too. A text that holds
+nothing else keeps its articles, and one of punctuation alone its punctuation.
 """
 
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -15,6 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITATION = re.compile(r"\[\s*([0-9]{1,12}(?:\s*[,;]\s*[0-9]{1,12})*)\s*\]")
 _NUMBER = re.compile(r"[0-9]+")
+_PUNCTUATION = frozenset(string.punctuation)
 
 
 def normalize(text: str) -> str:
@@ -24,9 +28,14 @@ def normalize(text: str) -> str:
         normalize(" The  Beatles. ") is "beatles".
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    bare = "".join(sign for sign in folded if not unicodedata.category(sign).startswith("P"))
-    without = " ".join(_ARTICLES.sub(" ", bare).split())
-    return without or " ".join(bare.split())
+    seen = "".join(sign for sign in folded if unicodedata.category(sign) != "Cf")
+    bare = "".join(sign for sign in seen if not _is_punctuation(sign))
+    texts = (" ".join(text.split()) for text in (_ARTICLES.sub(" ", bare), bare, seen))
+    return next(filter(None, texts), "")
+
+
+def _is_punctuation(sign: str) -> bool:
+    return sign in _PUNCTUATION or unicodedata.category(sign).startswith("P")
 
 
 def exact_match(answer: str, gold: Iterable[str]) -> float:

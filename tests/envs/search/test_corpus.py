@@ -96,9 +96,10 @@ def test_example_is_there_without_files() -> None:
     assert (suite.size("held_out") or 0) >= 10
 
 
-def test_supporting_document_that_is_not_there_is_named(files: dict[str, str]) -> None:
-    Path(files["corpus"]).write_text("\n".join(map(json.dumps, DOCUMENTS[:1])))
-    with pytest.raises(TaskError, match=r"1 supporting documents are not in the corpus.*'Ro'"):
+def test_corpus_of_other_questions_is_refused(files: dict[str, str]) -> None:
+    Path(files["corpus"]).write_text(json.dumps(DOCUMENTS[2]))
+    message = r"2 supporting documents are not in the corpus, such as 'Ana' .*'q0', nor is any"
+    with pytest.raises(TaskError, match=message):
         registry.make(corpus.ENV_ID, **files)
 
 

@@ -15,8 +15,8 @@ from agentgym.envs.search.qa_files import (
     corpus_of,
     read_document,
     read_questions,
-    read_rows,
 )
+from agentgym.envs.search.row_files import read_rows
 from agentgym.errors import TaskError
 
 A = Document(title="Ana", text="Ana was born in Ro. She wrote.")
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="line 2 is not JSON"):
         read_questions(bad)
     bad.write_text("[1]", encoding="utf-8")
-    with pytest.raises(TaskError, match="row 0 is not a question"):
+    with pytest.raises(TaskError, match=r"row 0 is not an object \(got 1\)"):
         read_questions(bad)
     bad.write_text("3\n", encoding="utf-8")
     with pytest.raises(TaskError, match="line 1 is not an object"):

@@ -18,6 +18,13 @@ from agentgym.envs.search import scoring
         ("ﬁne", "fine", 1.0),  # compatibility form of f and i
         ("café", "cafe", 0.0),  # accents are letters
         ("«Alderford»", "Alderford", 1.0),
+        ("5 million", "$5 million", 1.0),
+        ("a+b<c=d>e^f|g~h`i", "abcdefghi", 1.0),  # ASCII's punctuation that Unicode calls symbols
+        ("5 €", "5", 0.0),  # not ASCII, so a symbol, as in SQuAD
+        ("\u200bParis\u00ad", "Paris", 1.0),  # zero-width space, soft hyphen
+        ("???", "???", 1.0),  # nothing but punctuation: kept
+        ("!!!", "???", 0.0),
+        ("\u200b", "\u200b", 0.0),  # nothing at all
     ],
 )
 def test_exact_match_matches_hand_value_l10(answer: str, gold: str, score: float) -> None:
