@@ -29,6 +29,9 @@ ENTRY_POINT_GROUP = "agentgym.envs"
 _ADAPTER = "agentgym.envs.adapters.gymnasium_text"
 """For environments that others have registered with Gymnasium."""
 
+_NO_TIME_LIMIT = -1
+"""`max_episode_steps` by which `gymnasium.make` is told to put no bound on an episode."""
+
 _ID = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?-v(?P<version>[0-9]+)")
 _TARGET = re.compile(r"\s*(?P<path>[\w.]+:[\w.]+)\s*(?:\[(?P<extra>[\w-]+)\])?\s*")
 
@@ -179,10 +182,7 @@ def make(env_id: str, **env_kwargs: Any) -> Any:
     entry = spec(env_id)
     kwargs = {**entry.env_kwargs, **env_kwargs}
     env = load(env_id)(**kwargs)
-    # `module:id` is Gymnasium's way to import a module first.
-    gym_spec = copy.copy(registration.registry[env_id.rpartition(":")[2]])
-    gym_spec.kwargs = kwargs
-    env.unwrapped.spec = gym_spec
+    env.unwrapped.spec = _gym_spec(entry, env_id, kwargs)
     return env
 
 
@@ -260,6 +260,21 @@ class _GymnasiumFactory:
 
     def __call__(self, **env_kwargs: Any) -> Any:
         return load(self.env_id)(**env_kwargs)
+
+
+def _gym_spec(entry: EnvEntry, env_id: str, kwargs: dict[str, Any]) -> registration.EnvSpec:
+    """Return the spec from which `gymnasium.make` makes an equal environment."""
+    # `module:id` is Gymnasium's way to import a module first.
+    gym_spec = copy.copy(registration.registry[env_id.rpartition(":")[2]])
+    gym_spec.kwargs = kwargs
+    if entry.target.startswith(_ADAPTER):
+        # Gymnasium's own makes the environment without the adapter, which knows our arguments and
+        # puts the wrappers on by itself.
+        gym_spec.entry_point = _GymnasiumFactory(env_id)
+        gym_spec.additional_wrappers, gym_spec.vector_entry_point = (), None
+        steps: int | None = kwargs.get("max_episode_steps", gym_spec.max_episode_steps)
+        gym_spec.max_episode_steps = None if steps == _NO_TIME_LIMIT else steps
+    return gym_spec
 
 
 def _import_target(entry: EnvEntry) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import cast
 
 from agentgym.errors import EnvError
 
@@ -27,8 +28,33 @@ def check_levels(levels: Sequence[int] | int, known: Collection[int]) -> tuple[i
     Raises:
         EnvError: If there is none, or one is unknown.
     """
-    given = (levels,) if isinstance(levels, int) else levels
-    if isinstance(given, str) or not given or set(given) - set(known):
-        got = given if isinstance(given, str) else tuple(given)
-        raise EnvError(f"'levels' must be some of {tuple(known)} (got {got!r})")
-    return tuple(sorted(set(given)))
+    given = _several(levels)
+    # By type too: True is 1 to a set, and would become part of a task's id.
+    are_known = all(type(level) is int and level in known for level in given)
+    if not given or not are_known:
+        raise EnvError(f"'levels' must be some of {tuple(known)} (got {levels!r})")
+    return tuple(sorted({cast("int", level) for level in given}))
+
+
+def check_int(name: str, value: object, *, low: int, high: int) -> int:
+    """Return an argument of a constructor that is a whole number.
+
+    Args:
+        name: Its name, for the message.
+        value: What was given.
+        low: Least value accepted.
+        high: Greatest value accepted.
+
+    Raises:
+        EnvError: If it is not an integer in [low, high]; True and False are none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise EnvError(f"{name!r} must be an integer in [{low}, {high}] (got {value!r})")
+    return value
+
+
+def _several(levels: object) -> tuple[object, ...]:
+    """Return what stands in a list, a tuple or a set; anything else is one thing."""
+    if isinstance(levels, Iterable) and not isinstance(levels, str | bytes | Mapping):
+        return tuple(cast("Iterable[object]", levels))
+    return (levels,)

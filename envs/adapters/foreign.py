@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import random
 import threading
 from collections.abc import Generator
@@ -26,6 +27,8 @@ class OutcomeRule(StrEnum):
 
 
 SUCCESS_KEYS = ("success", "is_success", "won")
+_TOLERANCE = 1e-9
+"""How far below 1 a sum may lie and still be solved: seven rewards of 1/7 need not give 1."""
 
 
 def outcome_rule(name: str) -> OutcomeRule:
@@ -51,16 +54,18 @@ class ForeignEnv(TextEnv):
     def __init__(self, *, outcome: str, render_mode: str | None = None) -> None:
         super().__init__(render_mode=render_mode)
         self._rule = outcome_rule(outcome)
-        self._return = 0.0
+        self._received: list[float] = []
         self._is_success = False
 
     def outcome(self) -> float:
         """Return the outcome by the rule, from the rewards so far."""
+        # Added one by one, ten rewards of 0.1 give less than 1.
+        total = math.fsum(self._received)
         match self._rule:
             case OutcomeRule.RETURN:
-                return min(max(self._return, 0.0), 1.0)
+                return min(max(total, 0.0), 1.0)
             case OutcomeRule.SOLVED:
-                return float(self._return >= 1.0)
+                return float(total >= 1.0 - _TOLERANCE)
             case OutcomeRule.SUCCESS:
                 return float(self._is_success)
 
@@ -71,11 +76,17 @@ class ForeignEnv(TextEnv):
 
     def begin(self) -> None:
         """Forget the rewards of the last episode."""
-        self._return, self._is_success = 0.0, False
+        self._received, self._is_success = [], False
 
     def count(self, reward: float, info: dict[str, Any]) -> None:
-        """Add one step's reward, and note whether it says that the task is solved."""
-        self._return += reward
+        """Add one step's reward, and note whether it says that the task is solved.
+
+        Raises:
+            EnvError: If the reward is not a finite number.
+        """
+        if not math.isfinite(reward):
+            raise EnvError(f"a reward must be a finite number (got {reward!r})")
+        self._received.append(reward)
         self._is_success = any(bool(info.get(key)) for key in SUCCESS_KEYS)
 
 

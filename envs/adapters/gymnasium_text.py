@@ -6,9 +6,11 @@ not know and Gymnasium does.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import random
+import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -20,6 +22,9 @@ from agentgym.envs.adapters.foreign import ForeignEnv, OutcomeRule
 from agentgym.errors import EnvError, RegistryError, nearest
 from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+
+RENDER_MODE = "ansi"
+"""Our own mode of rendering, the last observation: a foreign environment need not know it."""
 
 TEXT_KEYS = ("text", "observation", "obs", "prompt")
 """Entries of an observation that is a dictionary, in the order in which they are looked for."""
@@ -35,6 +40,8 @@ class GymnasiumTextEnv(ForeignEnv):
         env: The environment, or its id for `gymnasium.make`.
         outcome: Rule by which the outcome follows: `return` (sum of the rewards, within 0 and 1),
             `solved` (1 if the sum reaches 1), or `success` (what the last step's info says).
+        render_mode: `ansi` for the last observation, or a mode of the foreign environment, if it
+            was made with that one.
         env_kwargs: Further arguments for `gymnasium.make`.
 
     Raises:
@@ -51,18 +58,17 @@ class GymnasiumTextEnv(ForeignEnv):
     ) -> None:
         super().__init__(outcome=outcome, render_mode=render_mode)
         if isinstance(env, str):
-            # Our own checks stand in for the passive checker's warnings.
-            env = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
+            env = _make(env, render_mode, env_kwargs)
         self._foreign = env
         self._name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        self._key = _text_key(env.observation_space, self._name)
+        self._key = _text_key(env.observation_space)
         if not _is_text(env.action_space):
-            raise EnvError(
-                f"{self._name}: actions must be text (got the space {env.action_space!r})"
-            )
+            raise EnvError(f"actions must be text (got the space {env.action_space!r})")
         inner = env.unwrapped
+        modes = [mode for mode in env.metadata.get("render_modes") or () if mode != RENDER_MODE]
+        self.metadata = {**TextEnv.metadata, **env.metadata, "render_modes": [RENDER_MODE, *modes]}
         self.system_prompt = str(getattr(inner, "system_prompt", ""))
-        self.limits = getattr(inner, "limits", None) or Limits(max_turns=_steps(env))
+        self.limits = _limits(env)
         self.null_score = float(getattr(inner, "null_score", 0.0))
 
     @property
@@ -96,6 +102,12 @@ class GymnasiumTextEnv(ForeignEnv):
             is_truncated=bool(truncated and not terminated),
         )
 
+    def render(self) -> Any:
+        """Return the last observation, or in a mode of its own what the foreign one draws."""
+        if self.render_mode in (None, RENDER_MODE):
+            return super().render()
+        return self._foreign.render()
+
     def close(self) -> None:
         """Close the foreign environment too."""
         super().close()
@@ -112,25 +124,32 @@ def is_known(env_id: str) -> bool:
     Args:
         env_id: As for `gymnasium.make`; of `module:id` the module is imported first. Of an unknown
             `some-package/Env-v0` the package `some_package` is imported, which may register it.
+
+    Raises:
+        RegistryError: If there is such a module or package, and importing it fails.
     """
     module, _, name = env_id.rpartition(":")
     if not module and name not in gymnasium.registry and "/" in name:
         module = name.split("/", 1)[0].replace("-", "_")
-    if module and importlib.util.find_spec(module.split(".", 1)[0]) is not None:
-        importlib.import_module(module)
+    if _is_installed(module):
+        _import(module, env_id)
     return name in gymnasium.registry
 
 
 def make_text_env(env_id: str, **kwargs: Any) -> TextEnv:
     """Return an environment that Gymnasium knows, behind our contract.
 
+    One of ours, which somebody registered with Gymnasium, comes as it is; a lower
+    `max_episode_steps` bounds its turns.
+
     Args:
         env_id: As for `is_known`.
-        kwargs: `outcome`, and arguments for `gymnasium.make`.
+        kwargs: `outcome`, `render_mode`, and arguments for `gymnasium.make`.
 
     Raises:
-        RegistryError: If Gymnasium does not know it.
-        EnvError: If its observations or actions are not text.
+        RegistryError: If Gymnasium does not know it, or its module cannot be imported.
+        EnvError: If its observations or actions are not text, or an `outcome` is given for one of
+            ours, which has its own.
     """
     if not is_known(env_id):
         name = env_id.rpartition(":")[2]
@@ -138,11 +157,61 @@ def make_text_env(env_id: str, **kwargs: Any) -> TextEnv:
             f"unknown environment {env_id!r}{nearest(name, gymnasium.registry)}: "
             "Gymnasium does not know it"
         )
-    outcome = kwargs.pop("outcome", OutcomeRule.RETURN)
-    env = gymnasium.make(env_id.rpartition(":")[2], disable_env_checker=True, **kwargs)
-    if isinstance(env.unwrapped, TextEnv):
-        return env.unwrapped
-    return GymnasiumTextEnv(env, outcome=outcome)
+    outcome = kwargs.pop("outcome", None)
+    render_mode = kwargs.pop("render_mode", None)
+    env = _make(env_id, render_mode, kwargs)
+    inner = env.unwrapped
+    if not isinstance(inner, TextEnv):
+        rule = OutcomeRule.RETURN if outcome is None else outcome
+        return GymnasiumTextEnv(env, outcome=rule, render_mode=render_mode)
+    if outcome is not None:
+        env.close()
+        raise EnvError(
+            f"'outcome' is for environments that give rewards alone (got {outcome!r}): "
+            f"{type(inner).__name__} says itself how far a task is solved"
+        )
+    inner.limits = _limits(env)
+    inner.render_mode = render_mode
+    return inner
+
+
+def _make(
+    env_id: str, render_mode: str | None, kwargs: Mapping[str, Any]
+) -> gymnasium.Env[Any, Any]:
+    """Return what `gymnasium.make` does; our own mode of rendering is none of its business."""
+    name = env_id.rpartition(":")[2]
+    target = gymnasium.registry[name].entry_point if name in gymnasium.registry else None
+    if isinstance(target, str):
+        _import(target.partition(":")[0], env_id)
+    mode = {} if render_mode in (None, RENDER_MODE) else {"render_mode": render_mode}
+    try:
+        # Our own checks stand in for the passive checker's warnings.
+        return gymnasium.make(name, disable_env_checker=True, **mode, **kwargs)
+    except gymnasium.error.Error as error:
+        raise EnvError(_one_line(error)) from error
+
+
+def _is_installed(module: str) -> bool:
+    """Return whether there is a module to import, or the package that it would be in."""
+    top = module.split(".", 1)[0]
+    # What is loaded may have no spec to be found, such as `__main__`.
+    return bool(top) and (top in sys.modules or importlib.util.find_spec(top) is not None)
+
+
+def _import(module: str, env_id: str) -> None:
+    if module in sys.modules:
+        return
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # another's module may raise anything
+        reason = _one_line(error)
+        raise RegistryError(
+            f"{env_id}: cannot import {module!r} ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or "no reason given"
 
 
 def _is_text(space: spaces.Space[Any]) -> bool:
@@ -150,7 +219,7 @@ def _is_text(space: spaces.Space[Any]) -> bool:
     return isinstance(space.sample(), str)
 
 
-def _text_key(space: spaces.Space[Any], name: str) -> str | None:
+def _text_key(space: spaces.Space[Any]) -> str | None:
     """Return the entry of an observation that is its text; None if it is text itself."""
     if isinstance(space, spaces.Dict):
         entries = cast("Mapping[str, spaces.Space[Any]]", space.spaces)
@@ -160,9 +229,18 @@ def _text_key(space: spaces.Space[Any], name: str) -> str | None:
             return (known or texts)[0]
     elif _is_text(space):
         return None
-    raise EnvError(f"{name}: observations must be text (got the space {space!r})")
+    raise EnvError(f"observations must be text (got the space {space!r})")
 
 
-def _steps(env: gymnasium.Env[Any, Any]) -> int:
+def _limits(env: gymnasium.Env[Any, Any]) -> Limits:
+    """Return the bounds that an environment declares, or ours, and no more turns than its
+    `max_episode_steps`.
+    """
     steps = env.spec.max_episode_steps if env.spec is not None else None
-    return steps or Limits().max_turns or 1
+    declared = getattr(env.unwrapped, "limits", None)
+    if not isinstance(declared, Limits):
+        return Limits() if steps is None else Limits(max_turns=steps)
+    if steps is None:
+        return declared
+    turns = steps if declared.max_turns is None else min(steps, declared.max_turns)
+    return dataclasses.replace(declared, max_turns=turns)

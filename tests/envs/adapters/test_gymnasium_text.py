@@ -11,9 +11,10 @@ import pytest
 from gymnasium import spaces
 
 from agentgym.checks.env import check_env
-from agentgym.env import TextEnv
+from agentgym.env import Reply, TextEnv
 from agentgym.envs.adapters.gymnasium_text import GymnasiumTextEnv, is_known, make_text_env
 from agentgym.errors import EnvError, RegistryError
+from agentgym.limits import Limits
 from agentgym.records import ErrorKind
 
 
@@ -159,7 +160,7 @@ def test_id_that_nobody_knows_is_refused(env_id: str) -> None:
 
 
 def test_env_without_text_is_refused() -> None:
-    with pytest.raises(EnvError, match=r"CartPole-v1: observations must be text"):
+    with pytest.raises(EnvError, match=r"^observations must be text \(got the space Box"):
         make_text_env("CartPole-v1")
 
     class Half(Countdown):
@@ -167,7 +168,7 @@ def test_env_without_text_is_refused() -> None:
             super().__init__()
             self.action_space: Any = spaces.Discrete(2)
 
-    with pytest.raises(EnvError, match=r"Half: actions must be text \(got the space Discrete"):
+    with pytest.raises(EnvError, match=r"^actions must be text \(got the space Discrete"):
         GymnasiumTextEnv(Half())
 
 
@@ -187,3 +188,162 @@ def test_close_closes_the_foreign_env_and_may_be_repeated() -> None:
     env.close()
     env.close()
     assert len(closed) == 2
+
+
+class Tenth(gymnasium.Env[str, str]):
+    """Gives a tenth for each of ten steps, and the last one more or less as it is told."""
+
+    observation_space = action_space = spaces.Text(max_length=3)
+
+    def __init__(self, *, last: float = 0.1) -> None:
+        self.last = last
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 10
+        return "go", {}
+
+    def step(self, action: str) -> Any:
+        self.left -= 1
+        return "go", 0.1 if self.left else self.last, self.left == 0, False, {}
+
+
+# 0.1 ten times, added one by one, is 0.9999999999999999.
+@pytest.mark.parametrize(
+    ("rule", "last", "outcome"),
+    [
+        ("solved", 0.1, 1.0),
+        ("return", 0.1, 1.0),
+        ("solved", 0.1 - 1e-10, 1.0),
+        ("solved", 0.1 - 1e-8, 0.0),
+        ("solved", 0.0, 0.0),
+        ("return", 0.0, 0.9),
+    ],
+)
+def test_ten_tenths_are_one(rule: str, last: float, outcome: float) -> None:
+    env = GymnasiumTextEnv(Tenth(last=last), outcome=rule)
+    for _ in range(2):  # nothing is left of the last episode
+        env.reset(seed=1)
+        steps = [env.step("go") for _ in range(10)]
+        assert [step[2] for step in steps] == [False] * 9 + [True]
+        assert steps[-1][4]["outcome"] == outcome
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
+def test_reward_that_is_no_finite_number_is_a_fault_of_the_env(reward: float) -> None:
+    env = GymnasiumTextEnv(Tenth(last=reward))
+    env.reset(seed=1)
+    for _ in range(9):
+        env.step("go")
+    with pytest.raises(EnvError, match="a reward must be a finite number"):
+        env.step("go")
+
+
+class Ours(TextEnv):
+    limits = Limits(max_turns=16, max_tokens=77)
+
+    def start(self, task: object, rng: object) -> str:
+        return "go"
+
+    def respond(self, action: str) -> Reply | str:
+        return "on"
+
+
+# Never raised: the env's own bound is 16.
+@pytest.mark.parametrize(
+    ("registered_steps", "kwargs", "turns"),
+    [
+        (4, {}, 4),
+        (40, {}, 16),
+        (None, {}, 16),
+        (9, {"max_episode_steps": 4}, 4),
+        (9, {"max_episode_steps": -1}, 16),
+    ],
+)
+def test_max_episode_steps_bounds_the_turns_of_our_own_j7(
+    registered_steps: int | None, kwargs: dict[str, int], turns: int
+) -> None:
+    env_id = "third-party/Ours-v0"
+    gymnasium.register(
+        id=env_id, entry_point=lambda **kwargs: Ours(**kwargs), max_episode_steps=registered_steps
+    )
+    try:
+        env = make_text_env(env_id, **kwargs)
+        assert type(env) is Ours
+        assert env.limits == Limits(max_turns=turns, max_tokens=77)
+        assert Ours.limits.max_turns == 16  # of this instance alone
+        with pytest.raises(EnvError, match=r"'outcome' is for .*\(got 'solved'\): Ours says"):
+            make_text_env(env_id, outcome="solved")
+    finally:
+        gymnasium.registry.pop(env_id)
+
+
+def test_max_episode_steps_bounds_the_limits_that_a_foreign_env_declares() -> None:
+    env_id = "third-party/Declares-v0"
+
+    class Declares(Tenth):
+        limits = Limits(max_turns=8, max_tokens=55)
+
+    gymnasium.register(
+        id=env_id, entry_point=lambda **kwargs: Declares(**kwargs), max_episode_steps=3
+    )
+    try:
+        assert make_text_env(env_id).limits == Limits(max_turns=3, max_tokens=55)
+    finally:
+        gymnasium.registry.pop(env_id)
+
+
+BROKEN = {
+    "boom_of_tests": "raise RuntimeError('boom\\n  twice')",
+    "lacks_of_tests": "import package_that_is_not_there",
+    "late_of_tests": "import gymnasium; gymnasium.register(id='late-of-tests/X-v0', "
+    "entry_point='late_of_tests.nothing:Env')",
+}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module", "reason"),
+    [
+        ("boom-of-tests/X-v0", "boom_of_tests", "RuntimeError: boom twice"),
+        (
+            "lacks_of_tests:X-v0",
+            "lacks_of_tests",
+            "ModuleNotFoundError: No module named 'package_that_is_not_there'",
+        ),
+        ("json.nosub:Env", "json.nosub", "ModuleNotFoundError: No module named 'json.nosub'"),
+        ("late-of-tests/X-v0", "late_of_tests.nothing", "ModuleNotFoundError: No module named .*"),
+    ],
+)
+def test_import_that_fails_names_the_id_the_module_and_the_reason(
+    env_id: str, module: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, code in BROKEN.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with pytest.raises(
+            RegistryError, match=rf"^{env_id}: cannot import '{module}' \({reason}\)$"
+        ):
+            make_text_env(env_id)
+    finally:
+        gymnasium.registry.pop("late-of-tests/X-v0", None)
+        sys.modules.pop("late_of_tests", None)
+
+
+@pytest.mark.parametrize("env_id", [".x:Env-v0", ":Env-v0", "/Env-v0", "__main__:Nobodys-v0"])
+def test_odd_id_is_unknown_rather_than_an_internal_failure(env_id: str) -> None:
+    assert not is_known(env_id)
+
+
+def test_refusal_of_gymnasium_itself_is_an_env_error() -> None:
+    env_id = "third-party/Refuses-v0"
+
+    def refuse(**kwargs: Any) -> gymnasium.Env[str, str]:
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed")
+
+    gymnasium.register(id=env_id, entry_point=refuse)
+    try:
+        with pytest.raises(EnvError, match=r"^Box2D is not installed$"):
+            make_text_env(env_id)
+    finally:
+        gymnasium.registry.pop(env_id)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from agentgym import registry
@@ -15,7 +18,7 @@ from agentgym.suites import load_suite
 ROWS = ("A.O.", "#..G")
 
 
-def _env(**kwargs: int) -> TextEnv:
+def _env(**kwargs: Any) -> TextEnv:
     return registry.make(gridworld.ENV_ID, **kwargs)
 
 
@@ -109,3 +112,52 @@ def test_splits_are_disjoint_by_map_m6() -> None:
 def test_grid_without_one_agent_and_one_goal_is_refused(rows: tuple) -> None:
     with pytest.raises(EnvError, match="one 'A' and one 'G'"):
         Grid.parse(rows)
+
+
+@pytest.mark.parametrize("slack", [1.5, "abc", True, None, -1, 11, 500, [2]])
+def test_slack_is_an_integer_in_its_range(slack: object) -> None:
+    with pytest.raises(EnvError) as caught:
+        _env(slack=slack)
+    assert str(caught.value) == f"'slack' must be an integer in [0, 10] (got {slack!r})"
+
+
+@pytest.mark.parametrize("slack", [0, 1, 2, 10])
+def test_limits_leave_room_for_every_move_that_is_promised(slack: int) -> None:
+    env = _env(slack=slack)
+    assert env.limits.max_turns == 60 + slack
+    first, _ = env.reset(seed=0, options={"task": _task()})
+    assert first.endswith(f"\n{4 + slack} moves left.")
+    ends = [env.step("nonsense")[2] for _ in range(4 + slack)]
+    assert ends == [False] * (3 + slack) + [True]
+
+
+# Slack 6 is 4 moves above the usual one: 0.03 + 4 * 0.008.
+@pytest.mark.parametrize(("slack", "score"), [(0, 0.03), (2, 0.03), (6, 0.062), (10, 0.094)])
+def test_null_score_follows_the_slack(slack: int, score: float) -> None:
+    env = _env(slack=slack)
+    assert env.null_score == score
+    rng, won = random.Random(3), 0.0
+    for index in range(1500):
+        task = gridworld.generate_task(index, split="held_out", levels=(1,))
+        env.reset(seed=index, options={"task": task})
+        terminated, info = False, {}
+        while not terminated:
+            _, _, terminated, _, info = env.step(rng.choice(list(gridworld.MOVES)))
+        won += info["outcome"]
+    assert won / 1500 <= score
+
+
+@pytest.mark.parametrize(
+    "levels", [True, [True], None, "abc", "12", [[1]], [1, [2]], {1: 2}, [1.0], [], [6], b"\x01"]
+)
+def test_levels_are_checked(levels: Any) -> None:
+    with pytest.raises(EnvError) as caught:
+        _env(levels=levels)
+    assert str(caught.value) == f"'levels' must be some of (1, 2, 3, 4, 5) (got {levels!r})"
+    with pytest.raises(EnvError, match="'levels' must be some of"):
+        gridworld.generate_task(0, levels=levels)
+
+
+@pytest.mark.parametrize("levels", [2, [2], (2, 2), {2}, range(2, 3)])
+def test_one_level_in_any_form(levels: Any) -> None:
+    assert gridworld.generate_task(3, levels=levels).id == "gridworld-2-train-000003"
