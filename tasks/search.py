@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from agentgym.suites import GeneratedSplit, Origin, Suite
@@ -12,14 +13,14 @@ EASY_LEVELS = (2,)
 HARD_LEVELS = (3, 4, 5)
 
 
-def graph_easy() -> Suite:
+def graph_easy(*, levels: Sequence[int] = EASY_LEVELS, documents: int | None = None) -> Suite:
     """Return `search/graph-easy`: two steps in small worlds, each task in a world of its own."""
-    return _graph("search/graph-easy", EASY_LEVELS)
+    return _graph("search/graph-easy", levels, documents)
 
 
-def graph() -> Suite:
+def graph(*, levels: Sequence[int] = HARD_LEVELS, documents: int | None = None) -> Suite:
     """Return `search/graph`: two to five steps in one world of 10,000 documents."""
-    return _graph("search/graph", HARD_LEVELS)
+    return _graph("search/graph", levels, documents)
 
 
 def corpus() -> Suite:
@@ -34,12 +35,14 @@ def corpus() -> Suite:
     return Suite(name="search/corpus", env_id=module.ENV_ID, splits=splits, source=source)
 
 
-def _graph(name: str, levels: tuple[int, ...]) -> Suite:
+def _graph(name: str, levels: Sequence[int], documents: int | None) -> Suite:
     # By string: a suite names its environment's generator and imports no part.
     generator: Any = importlib.import_module("agentgym.envs.search.graph_tasks")
     splits = {
         split: GeneratedSplit(
-            generate=functools.partial(generator.generate_task, split=split, levels=levels)
+            generate=functools.partial(
+                generator.generate_task, split=split, levels=levels, documents=documents
+            )
         )
         for split in generator.SPLITS
     }

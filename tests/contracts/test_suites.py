@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from agentgym import registry
@@ -50,3 +52,37 @@ def test_suite_names_its_tasks(name: str) -> None:
     for split in suite.splits:
         task = suite.task(split, 0)
         assert (task.suite, task.split, task.env_id) == (name, split, suite.env_id)
+
+
+LEVEL_OF = {
+    "code/functions": 4,
+    "code/repair": 5,
+    "code/shell": 3,
+    "math/arithmetic": 5,
+    "games/guess-number": 3,
+    "games/gridworld": 4,
+    "games/wordle": 2,
+    "search/graph": 5,
+    "search/graph-easy": 1,
+    "web/shop": 2,
+}
+"""Suite -> a level that is not the first of those it has by default."""
+
+
+@pytest.mark.parametrize("name", LEVEL_OF)
+def test_suite_is_of_the_levels_that_are_asked_for(name: str) -> None:
+    suite = load_suite(name, env_kwargs={"levels": [LEVEL_OF[name]]})
+    for split in suite.splits:
+        assert {task.difficulty for task in suite.tasks(split, limit=6)} == {float(LEVEL_OF[name])}
+
+
+def test_suite_of_pages_is_of_those_that_are_asked_for() -> None:
+    suite = load_suite("web/miniwob", env_kwargs={"task": "click-button"})
+    assert [task.payload["page"] for task in suite.tasks("train", limit=3)] == ["click-button"] * 3
+
+
+def test_suite_of_worlds_is_of_the_size_that_is_asked_for() -> None:
+    suite = load_suite("search/graph-easy", env_kwargs={"documents": 50})
+    assert suite.env_kwargs == {"levels": [2], "documents": 50}
+    (task,) = suite.tasks("train", limit=1)
+    assert cast("Any", task.payload["world"])["documents"] == 50
