@@ -10,7 +10,7 @@ import array
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from agentgym.envs.search.retriever import Hit, query_words, words
 from agentgym.errors import InfrastructureError, MissingExtraError
 
 _VOCABULARY = "words.json"
+_DAMAGE = (ValueError, OSError, EOFError, TypeError, LookupError, AttributeError)
+"""What bm25s and numpy raise on files that are not what was written: they check nothing."""
 _METHOD = "lucene"
 """Its inverse document frequency is positive for every word, so a match has a positive score."""
 
@@ -37,7 +39,7 @@ class Bm25sRetriever:
             return ()
         try:
             scores = self._model.get_scores_from_ids(known)
-        except (ValueError, OSError, IndexError) as error:
+        except _DAMAGE as error:
             raise InfrastructureError(f"bm25s cannot search: {error}") from error
         return tuple(
             Hit(position=int(position), score=float(scores[position]))
@@ -94,15 +96,22 @@ def open(folder: Path) -> Bm25sRetriever:
     """
     bm25s = _import()
     try:
-        vocabulary = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
+        vocabulary = _vocabulary(folder / _VOCABULARY)
         model = (
             bm25s.BM25.load(str(folder), load_vocab=False, mmap=True, show_progress=False)
             if vocabulary
             else None
         )
-    except (ValueError, OSError) as error:
+    except _DAMAGE as error:
         raise InfrastructureError(f"bm25s cannot open {folder}: {error}") from error
     return Bm25sRetriever(model, vocabulary)
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    found: Any = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise TypeError(f"{path.name} holds no vocabulary")
+    return cast("dict[str, int]", found)
 
 
 def _import() -> Any:

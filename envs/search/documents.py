@@ -96,10 +96,12 @@ class DocumentFile:
     any number of threads.
 
     Raises:
-        InfrastructureError: If the files are missing or do not fit each other.
+        InfrastructureError: If the files are missing or do not fit each other; also from an access
+            to a document that is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         try:
             with (folder / _LINES).open("rb") as lines:
                 # An empty file cannot be mapped.
@@ -109,7 +111,7 @@ class DocumentFile:
         except (OSError, ValueError) as error:
             raise InfrastructureError(f"cannot read the documents in {folder}: {error}") from error
         if not self._offsets or self._offsets[-1] != len(self._lines):
-            raise InfrastructureError(f"the documents in {folder} are damaged: delete the folder")
+            raise self._damaged("their length is not what it was")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -118,12 +120,22 @@ class DocumentFile:
         if not 0 <= position < len(self):
             raise IndexError(f"there is no document {position}")
         start, stop = self._offsets[position], self._offsets[position + 1]
-        title, text = json.loads(self._lines[start:stop])
+        try:
+            title, text = json.loads(self._lines[start:stop])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged(f"document {position}: {error}") from error
+        if not (isinstance(title, str) and isinstance(text, str)):
+            raise self._damaged(f"document {position} is no pair of texts")
         return Document(title=title, text=text)
 
     def __iter__(self) -> Iterator[Document]:
         for position in range(len(self)):
             yield self[position]
+
+    def _damaged(self, what: str) -> InfrastructureError:
+        return InfrastructureError(
+            f"the documents in {self._folder} are damaged ({what}): delete the folder"
+        )
 
     @staticmethod
     def write(folder: Path, documents: Iterable[Document]) -> str:

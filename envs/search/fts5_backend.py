@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentgym.envs.search.documents import Document
-from agentgym.envs.search.retriever import Hit, query_words
+from agentgym.envs.search.retriever import Hit, plain_text, query_words
 from agentgym.errors import InfrastructureError
 
 _FILE = "index.sqlite"
+_MOST_HITS = 2**63 - 1
+"""SQLite's greatest integer."""
 # Contentless: the documents themselves are kept apart.
 _CREATE = (
     "CREATE VIRTUAL TABLE documents USING fts5("
@@ -41,7 +43,7 @@ class Fts5Retriever:
         if not expression or k < 1:
             return ()
         try:
-            rows = self._connection().execute(_SEARCH, (expression, k)).fetchall()
+            rows = self._connection().execute(_SEARCH, (expression, min(k, _MOST_HITS))).fetchall()
         except sqlite3.Error as error:
             raise InfrastructureError(f"SQLite cannot search {self._path}: {error}") from error
         return tuple(Hit(position=position, score=score) for position, score in rows if score > 0)
@@ -119,5 +121,4 @@ def _fill(connection: sqlite3.Connection, documents: Iterable[Document]) -> None
 
 def _rows(documents: Iterable[Document]) -> Iterator[tuple[int, str]]:
     for position, document in enumerate(documents):
-        # SQLite refuses lone surrogates.
-        yield position, document.indexed_text.encode("utf-8", "replace").decode()
+        yield position, plain_text(document.indexed_text)

@@ -31,6 +31,8 @@ from agentgym.records import Json, Task
 IN_MEMORY = 200
 """Worlds of at most so many documents are indexed anew for each episode, in memory."""
 EASY_LEVELS = (1, 2)
+_MOST_OPEN = 4
+"""Large worlds that an environment keeps open. Levels 1 and 2 may have a new one each episode."""
 _TOLD_EASY = "Answer the question from the documents.\n{tools}"
 _TOLD = (
     "Answer the question from the documents, with the name or year alone, or with "
@@ -85,13 +87,13 @@ class GraphEnv(SearchEnv):
         if not instructions:
             self.system_prompt = ""
         self._documents = documents
-        self._library: Library | None = None
+        self._libraries: dict[str, Library] = {}
         specs = [LEVEL_TABLE[level] for level in self._levels]
         self.null_score = round(sum(map(_null_score, specs)) / len(specs), 3)
         for spec in specs:
             if spec.is_shared or documents is not None:
                 # Built here: a reset has a time limit, and a million documents take minutes.
-                size = documents or spec.documents
+                size = spec.documents if documents is None else documents
                 self._open(world_of(seed=SHARED_SEED, documents=size, style=spec.style))
 
     def sample_task(self, rng: random.Random) -> Task:
@@ -119,8 +121,8 @@ class GraphEnv(SearchEnv):
         return self.protocol.format_answer(title)
 
     def close(self) -> None:
-        """Let go of the library."""
-        self._library = None
+        """Let go of the libraries."""
+        self._libraries = {}
         super().close()
 
     def _open(self, world: World) -> Source:
@@ -129,9 +131,14 @@ class GraphEnv(SearchEnv):
             return Source(documents=corpus, retriever=NoRetriever())
         if world.size <= IN_MEMORY:
             return Source(documents=corpus, retriever=_small_retriever(world))
-        # Kept while the environment lives, so that the next episode finds it open.
-        self._library = open_library(corpus, backend=self._backend)
-        return Source(documents=self._library.documents, retriever=self._library.retriever)
+        # Kept open for the next episodes. The one used last stands last and is let go of last.
+        library = self._libraries.pop(corpus.key, None)
+        if library is None:
+            library = open_library(corpus, backend=self._backend)
+        self._libraries[corpus.key] = library
+        if len(self._libraries) > _MOST_OPEN:
+            del self._libraries[next(iter(self._libraries))]
+        return Source(documents=library.documents, retriever=library.retriever)
 
 
 def _null_score(spec: Level) -> float:
@@ -154,8 +161,8 @@ def _world(task: Task) -> World:
             f"task {task.id!r} needs 'world' with seed, documents and style in its payload "
             f"(got {spec!r})"
         )
-    return world_of(
-        seed=int(str(spec["seed"])),
-        documents=int(str(spec["documents"])),
-        style=str(spec["style"]),
-    )
+    try:
+        seed, documents = (int(str(spec[name])) for name in ("seed", "documents"))
+    except ValueError as error:
+        raise EnvError(f"task {task.id!r} has no numbers in its 'world': {error}") from error
+    return world_of(seed=seed, documents=documents, style=str(spec["style"]))

@@ -32,6 +32,7 @@ from agentgym.envs.search.questions import (
 )
 from agentgym.envs.search.rendering import PLAIN_RELATIONS
 from agentgym.envs.search.world import OBJECT, SUBJECT, Kind, Relation, Thing, World
+from agentgym.errors import EnvError
 from agentgym.records import Task
 
 ENV_ID = "search/graph-v0"
@@ -92,6 +93,9 @@ LEVEL_TABLE = {
 }
 LEVELS = tuple(LEVEL_TABLE)
 MOST_STEPS = 5
+_TRIES_A_FORM, _MOST_TRIES = 2_000, 40_000
+"""Draws before another form is tried, and in all. Worlds of the usual sizes take at most some
+hundred; a world of a few dozen documents may have no question of a form in a split, or none."""
 
 _OPEN_ENDED = (Relation.MOTHER, Relation.MENTOR, Relation.EMPLOYER)
 """Relations that the people of the first generation lack."""
@@ -112,7 +116,8 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     return splits.check_levels(levels, LEVELS)
 
 
-@functools.lru_cache(maxsize=64)
+# By type too: 300.0 is 300 to a dictionary, but no number of documents.
+@functools.lru_cache(maxsize=64, typed=True)
 def world_of(*, seed: int, documents: int, style: str) -> World:
     """Return a world; the ones used last are kept."""
     return World(seed=seed, size=documents, style=style)
@@ -136,22 +141,28 @@ def generate_task(
         world_seed: Seed of the world that the levels from 3 on share.
 
     Raises:
-        EnvError: If the split, a level, the index or the size is not one.
+        EnvError: If the split, a level, the index or the size is not one, or if the world is too
+            small to have such a question.
     """
     levels = check_levels(levels)
     splits.check_request(index, split)
     number, level = index // len(levels), levels[index % len(levels)]
     rng = seeding.rng("graph", level, split, number, documents or 0)
     spec = LEVEL_TABLE[level]
-    size = documents or spec.documents
+    size = spec.documents if documents is None else documents
     form = _draw_form(rng, spec)
-    while True:
+    for attempt in range(_MOST_TRIES):
+        if attempt and attempt % _TRIES_A_FORM == 0:
+            form = _draw_form(rng, spec)
         seed = world_seed if spec.is_shared else rng.getrandbits(48)
         world = world_of(seed=seed, documents=size, style=spec.style)
         drawn = _draw(rng, world, spec, form, split)
         if drawn is not None:
-            break
-    return _task(rng, world, drawn, level=level, split=split, number=number)
+            return _task(rng, world, drawn, level=level, split=split, number=number)
+    raise EnvError(
+        f"no {split} question of level {level} was found in a world of {size} documents: "
+        "ask for more 'documents'"
+    )
 
 
 def draw_task(

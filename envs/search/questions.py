@@ -6,6 +6,7 @@ document and takes each step from what the text says, not from the world. It als
 - the answer stands in no document before the last one, and not in the question;
 - no shorter way gives it: leaving out any steps leads elsewhere or nowhere, and no thing that the
   question names is passed on the way;
+- no other way gives it: with one relation taken for another the steps lead elsewhere or nowhere;
 - of compared things the others lead to other answers; an intersection has one member.
 """
 
@@ -212,7 +213,7 @@ def _walk(world: World, start: Thing, steps: Sequence[Relation]) -> _Walk | None
 
 
 def _is_only_way(world: World, program: Program, walk: _Walk, others: Sequence[Thing]) -> bool:
-    """Whether no other start and no shorter way gives the same answer."""
+    """Whether no other start, no shorter way and no wrong relation gives the same answer."""
     steps = program.steps
     for other in others:
         found = _walk(world, other, steps)
@@ -223,7 +224,24 @@ def _is_only_way(world: World, program: Program, walk: _Walk, others: Sequence[T
             found = _walk(world, walk.things[0], shorter)
             if found is not None and found.answer == walk.answer:
                 return False
-    return True
+    return not any(
+        _end(world, thing, (wrong, *steps[number + 1 :])) == walk.answer
+        for number, thing in enumerate(walk.things)
+        for wrong in Relation
+        if SUBJECT[wrong] is thing.kind and wrong is not steps[number]
+    )
+
+
+def _end(world: World, start: Thing, steps: Sequence[Relation]) -> str | None:
+    """Return where steps lead, wherever they pass; None if they break off."""
+    *before, last = steps
+    thing: Thing | None = start
+    for step in before:
+        # What the documents leave out leads nowhere, whatever is true.
+        thing = world.related(thing, step) if _fact(world, thing, step) is not None else None
+        if thing is None:
+            return None
+    return _fact(world, thing, last)
 
 
 def _fact(world: World, thing: Thing, relation: Relation) -> str | None:

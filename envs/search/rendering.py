@@ -8,14 +8,14 @@ be answerable from the corpus alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentgym.envs.search.documents import Document
 from agentgym.envs.search.world import Kind, Relation, Thing, World
 from agentgym.records.task import canonical_json
 
-TEXT_VERSION = 1
+TEXT_VERSION = 2
 """Counted up when any document of any world changes."""
 
 PLAIN_RELATIONS = (
@@ -146,8 +146,9 @@ def render(world: World, thing: Thing) -> Document:
         ]
         return Document(title=title, text="\n".join(lines))
     chance = world.chance(thing)
-    sentences = [_distraction(world, thing, title, chance)]
-    for relation, value in world.facts(thing).items():
+    facts = world.facts(thing)
+    sentences = [_distraction(world, thing, chance, true=(title, *facts.values()))]
+    for relation, value in facts.items():
         chance >>= _BITS_A_CHOICE
         choices = _SENTENCES[relation]
         sentences.append(choices[chance % len(choices)].format(s=title, o=value))
@@ -195,14 +196,18 @@ class WorldCorpus:
         return render(self.world, self.world.thing_at(position))
 
 
-def _distraction(world: World, thing: Thing, title: str, chance: int) -> str:
+def _distraction(world: World, thing: Thing, chance: int, *, true: Sequence[str]) -> str:
+    """Return a sentence on the thing and one that it has no relation to, nor is.
+
+    A work that was wrongly ascribed to its author would be a contradiction. There is always one
+    more: the mother and the mentor of a person are both of one generation.
+    """
     choices = _DISTRACTIONS[thing.kind]
     template, kind = choices[chance % len(choices)]
     other = chance // len(choices) % world.counts[kind]
-    # Never the thing itself.
-    if Thing(kind, other) == thing:
+    while world.name(Thing(kind, other)) in true:
         other = (other + 1) % world.counts[kind]
-    return template.format(s=title, o=world.name(Thing(kind, other)))
+    return template.format(s=true[0], o=world.name(Thing(kind, other)))
 
 
 def _statements(document: Document) -> Iterator[tuple[Relation, str]]:

@@ -24,6 +24,7 @@ MAX_QUERY_WORDS = 64
 """Different words of one query that are searched for. A question has fewer; a flood costs time."""
 
 _WORD = re.compile(r"[^\W_]+")
+_NON_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +80,33 @@ def words(text: str) -> list[str]:
     Example:
         words("Don't café C++ 20.04") is ["don", "t", "cafe", "c", "20", "04"].
     """
+    return _WORD.findall(_folded(text))
+
+
+def plain_text(text: str) -> str:
+    """Return what a back end with a tokenizer of its own indexes: the words that a query of the
+    same text has. No two of them agree on case, marks and word breaks outside ASCII.
+
+    Example:
+        plain_text("Don't!") is "Don't!", and plain_text("Толстой, café") is "толстои cafe".
+    """
+    # ASCII text as it is: every tokenizer finds the same words there, and faster.
+    if text.isascii():
+        return text
+    folded = _folded(text)
+    return folded if folded.isascii() else " ".join(_WORD.findall(folded))
+
+
+def _folded(text: str) -> str:
+    """Return a text in lower case without accents."""
     if not text.isascii():
-        decomposed = unicodedata.normalize("NFKD", text)
-        text = "".join(sign for sign in decomposed if not unicodedata.combining(sign))
-    return _WORD.findall(text.casefold())
+        text = unicodedata.normalize("NFKD", text)
+        # Each different sign is looked at once: a text has few, and corpora are indexed by this.
+        for mark in filter(unicodedata.combining, set(_NON_ASCII.findall(text))):
+            text = text.replace(mark, "")
+        # Put together again: a Korean syllable would else count as two or three letters.
+        text = unicodedata.normalize("NFC", text)
+    return text.casefold()
 
 
 def query_words(query: str) -> list[str]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from agentgym.envs.search.documents import Document
-from agentgym.envs.search.retriever import Hit, query_words
-from agentgym.errors import InfrastructureError, MissingExtraError
+from agentgym.envs.search.retriever import Hit, plain_text, query_words
+from agentgym.errors import AgentGymError, InfrastructureError, MissingExtraError
 
 _BODY, _POSITION = "body", "position"
 _TOKENIZER = "agentgym_en"
-_LONGEST_WORD = 40
+_LONGEST_WORD = 1000
+"""Bytes of a word that is indexed: a Thai or Japanese clause has no spaces and is one word."""
+_PANIC = "PanicException"
+"""Type of a failed assertion in Rust. It is no `Exception`, and no module exports it."""
+_NO_LOCK = "Failed to acquire Lockfile"
 _WRITER_BYTES = 512_000_000
 """Memory that the writer's threads may take together before they write a segment."""
 _MOST_THREADS = 8
@@ -28,10 +34,16 @@ differs between segments, and with it the last digit: equal documents would not 
 
 
 class TantivyRetriever:
-    """Searches a tantivy index."""
+    """Searches a tantivy index.
 
-    def __init__(self, index: Any) -> None:
+    Args:
+        index: What to search.
+        links: A folder that the index was opened through, to be removed with it.
+    """
+
+    def __init__(self, index: Any, links: tempfile.TemporaryDirectory[str] | None = None) -> None:
         self._index: Any = index
+        self._links = links
         self._searcher: Any = index.searcher()
         self._count = self._searcher.num_docs
 
@@ -41,16 +53,16 @@ class TantivyRetriever:
         k = min(k, self._count)
         if not found or k < 1:
             return ()
-        try:
+        with _infrastructure("search"):
             # Lower-case words have no meaning for the query parser, and it stems as the index did.
             parsed = self._index.parse_query(" ".join(found), [_BODY])
             return self._hits(parsed, k)
-        except (ValueError, OSError, RuntimeError) as error:
-            raise InfrastructureError(f"tantivy cannot search: {error}") from error
 
     def close(self) -> None:
         """Let go of the index; its files are closed with it."""
         self._index = self._searcher = None
+        if self._links is not None:
+            self._links.cleanup()
 
     def _hits(self, parsed: Any, k: int) -> tuple[Hit, ...]:
         limit = min(k + _SPARE, self._count)
@@ -62,8 +74,12 @@ class TantivyRetriever:
             # The tie at the end goes on. Half a million tied documents take 0.2 seconds.
             limit = min(_GROWTH * limit, self._count)
         positions = self._searcher.fast_field_values(_POSITION, [address for _, address in found])
+        if not all(
+            isinstance(position, int) and 0 <= position < self._count for position in positions
+        ):
+            raise InfrastructureError("tantivy cannot search: the index is damaged")
         ranked = (
-            (-_rounded(score), int(position))
+            (-_rounded(score), position)
             for (score, _), position in zip(found, positions, strict=True)
             if score > 0
         )
@@ -78,10 +94,11 @@ def _rounded(score: float) -> float:
 def build(folder: Path, documents: Iterable[Document]) -> None:
     """Write the index of documents into an empty folder."""
     tantivy = _import()
-    try:
+    with _infrastructure(f"build {folder}"):
         _write(tantivy, folder, documents)
-    except (ValueError, RuntimeError) as error:
-        raise InfrastructureError(f"tantivy cannot build {folder}: {error}") from error
+    # Some are written for their owner alone, and a cache is there for everybody who may read it.
+    for file in folder.iterdir():
+        file.chmod(folder.stat().st_mode & 0o666)
 
 
 def _write(tantivy: Any, folder: Path, documents: Iterable[Document]) -> None:
@@ -90,27 +107,62 @@ def _write(tantivy: Any, folder: Path, documents: Iterable[Document]) -> None:
     writer = index.writer(_WRITER_BYTES, min(os.cpu_count() or 1, _MOST_THREADS))
     for position, document in enumerate(documents):
         writer.add_document(
-            tantivy.Document(**{_BODY: _clean(document.indexed_text), _POSITION: position})
+            tantivy.Document(**{_BODY: plain_text(document.indexed_text), _POSITION: position})
         )
     writer.commit()
     writer.wait_merging_threads()
 
 
 def open(folder: Path) -> TantivyRetriever:
-    """Return the retriever of an index.
+    """Return the retriever of an index, which may lie in a folder that cannot be written.
 
     Raises:
         InfrastructureError: If it cannot be opened.
     """
     tantivy = _import()
+    with _infrastructure(f"open {folder}"):
+        try:
+            return TantivyRetriever(_opened(tantivy, folder))
+        except ValueError as error:
+            if _NO_LOCK not in str(error):
+                raise
+        return _open_by_links(tantivy, folder)
+
+
+def _open_by_links(tantivy: Any, folder: Path) -> TantivyRetriever:
+    """Open an index through links to it, beside which tantivy can make its lock file."""
+    links = tempfile.TemporaryDirectory(prefix="agentgym-tantivy-")
+    with contextlib.ExitStack() as undo:
+        undo.callback(links.cleanup)
+        for file in folder.iterdir():
+            if file.suffix != ".lock":
+                (Path(links.name) / file.name).symlink_to(file.resolve())
+        retriever = TantivyRetriever(_opened(tantivy, Path(links.name)), links)
+        undo.pop_all()  # from here on the retriever removes them
+    return retriever
+
+
+def _opened(tantivy: Any, folder: Path) -> Any:
+    index = tantivy.Index.open(str(folder))
+    # Without a thread that looks twice a second whether the index was changed: it never is.
+    index.config_reader("manual", 0)
+    _register(tantivy, index)
+    return index
+
+
+@contextlib.contextmanager
+def _infrastructure(doing: str) -> Iterator[None]:
+    """Raise what tantivy raises, a panic too, as the one error that callers know."""
     try:
-        index = tantivy.Index.open(str(folder))
-        # Without a thread that looks twice a second whether the index was changed: it never is.
-        index.config_reader("manual", 0)
-        _register(tantivy, index)
-        return TantivyRetriever(index)
-    except (ValueError, OSError) as error:
-        raise InfrastructureError(f"tantivy cannot open {folder}: {error}") from error
+        yield
+    except AgentGymError:
+        raise
+    except BaseException as error:
+        # A panic is no `Exception`. Everything else, such as a key of the user's, passes.
+        is_tantivys = isinstance(error, ValueError | OSError | RuntimeError)
+        if not is_tantivys and type(error).__name__ != _PANIC:
+            raise
+        raise InfrastructureError(f"tantivy cannot {doing}: {error}") from error
 
 
 def _schema(tantivy: Any) -> Any:
@@ -131,11 +183,6 @@ def _register(tantivy: Any, index: Any) -> None:
     for one in filters:
         builder = builder.filter(one)
     index.register_tokenizer(_TOKENIZER, builder.build())
-
-
-def _clean(text: str) -> str:
-    # Rust's strings hold no lone surrogates.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _import() -> Any:

@@ -138,8 +138,10 @@ class World:
     """
 
     def __init__(self, *, seed: int, size: int, style: str) -> None:
-        if not SMALLEST <= size <= LARGEST:
-            raise EnvError(f"'documents' must be from {SMALLEST} to {LARGEST} (got {size!r})")
+        if type(size) is not int or not SMALLEST <= size <= LARGEST:
+            raise EnvError(
+                f"'documents' must be a whole number from {SMALLEST} to {LARGEST} (got {size!r})"
+            )
         if style not in STYLES:
             raise EnvError(f"'style' must be one of {STYLES} (got {style!r})")
         self.seed, self.size, self.style = seed, size, style

@@ -8,8 +8,11 @@ import pytest
 from agentgym import registry
 from agentgym.checks.env import check_env
 from agentgym.envs.search import env as search_env
+from agentgym.envs.search import graph
 from agentgym.envs.search.graph import GraphEnv
 from agentgym.envs.search.graph_tasks import ENV_ID, generate_task
+from agentgym.envs.search.library import Library
+from agentgym.envs.search.rendering import WorldCorpus
 from agentgym.envs.search.retriever import Hit
 from agentgym.errors import EnvError, InfrastructureError
 from agentgym.records import ErrorKind, Task
@@ -212,7 +215,11 @@ def test_closed_environment_lets_go_and_says_so() -> None:
         ({"levels": [6]}, "'levels' must be some of"),
         ({"backend": "lucene"}, "'backend' must be one of"),
         ({"results": 0}, "'results' must be from 1 to 20"),
-        ({"documents": 5}, "'documents' must be from 20"),
+        ({"documents": 5}, "'documents' must be a whole number from 20"),
+        ({"documents": 0}, r"'documents' must be .* \(got 0\)"),
+        ({"documents": 0, "levels": [3]}, r"'documents' must be .* \(got 0\)"),
+        ({"documents": 20.5}, r"'documents' must be .* \(got 20.5\)"),
+        ({"documents": 300.0, "levels": [3]}, r"'documents' must be .* \(got 300.0\)"),
     ],
 )
 def test_arguments_are_checked_first(kwargs: dict, message: str) -> None:
@@ -220,10 +227,43 @@ def test_arguments_are_checked_first(kwargs: dict, message: str) -> None:
         registry.make(ENV_ID, **kwargs)
 
 
+@pytest.mark.parametrize("documents", [0, 20.5, True])
+def test_tasks_of_no_size_are_refused(documents: Any) -> None:
+    with pytest.raises(EnvError, match=rf"'documents' must be .* \(got {documents}\)"):
+        generate_task(0, levels=[3], documents=documents)
+
+
+def test_large_worlds_in_turn_are_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    original = graph.open_library
+
+    def count(corpus: WorldCorpus, *, backend: str) -> Library:
+        opened.append(corpus.world.size)
+        return original(corpus, backend=backend)
+
+    monkeypatch.setattr(graph, "open_library", count)
+    env = registry.make(ENV_ID, levels=[3], documents=300)
+    tasks = [generate_task(0, levels=[3], documents=size) for size in (300, 310)]
+    for task in tasks * 3:
+        assert _play(env, task)["outcome"] == 1.0
+    assert opened == [300, 310]
+    # Only the last four stay open, and the one in use is always among them.
+    for size in (320, 330, 340, 300):
+        assert _play(env, generate_task(0, levels=[3], documents=size))["outcome"] == 1.0
+    assert opened == [300, 310, 320, 330, 340, 300]
+    env.close()
+
+
 def test_task_of_another_make_is_refused() -> None:
     env = registry.make(ENV_ID)
     with pytest.raises(EnvError, match="needs 'world' with seed, documents and style"):
         env.reset(seed=0, options={"task": Task(id="t", env_id=ENV_ID, payload={"world": 3})})
+    for documents in (20.5, "many", None, 0):
+        world = {"seed": 0, "documents": documents, "style": "plain"}
+        with pytest.raises(EnvError, match=f"{documents}"):
+            env.reset(
+                seed=0, options={"task": Task(id="t", env_id=ENV_ID, payload={"world": world})}
+            )
 
 
 def test_guesses_of_the_null_player_are_seldom_right() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,34 @@ def test_damaged_documents_are_an_infrastructure_error(tmp_path: Path) -> None:
         DocumentFile(tmp_path)
     with pytest.raises(InfrastructureError, match="cannot read"):
         DocumentFile(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("documents.jsonl", bytes),  # as long as it was, all zero
+        ("documents.jsonl", lambda size: b"\xff" * size),
+        ("documents.jsonl", lambda size: b"[1, 2]".ljust(size)),
+        ("documents.jsonl", lambda size: b"[" * size),
+        ("offsets.bin", lambda size: bytes(size - 8) + _end(size)),
+        ("offsets.bin", lambda size: b"\xff" * (size - 8) + _end(size)),
+    ],
+)
+def test_damaged_document_is_an_infrastructure_error(
+    name: str, content: Callable[[int], bytes], tmp_path: Path
+) -> None:
+    DocumentFile.write(tmp_path, DOCUMENTS)
+    path = tmp_path / name
+    path.write_bytes(content(path.stat().st_size))
+    with pytest.raises(InfrastructureError, match=r"the documents in .* are damaged \(document 0"):
+        DocumentFile(tmp_path)[0]
+
+
+def _end(size: int) -> bytes:
+    """Return the last offset of `DOCUMENTS`, which is the length of their lines."""
+    lines = sum(len(json.dumps([document.title, document.text])) + 1 for document in DOCUMENTS)
+    assert size == 8 * (len(DOCUMENTS) + 1)
+    return lines.to_bytes(8, sys.byteorder)
 
 
 def test_index_is_built_once_and_found_by_content(tmp_path: Path) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ctypes
+import os
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.envs.search import bm25s_backend, retriever
+from agentgym.envs.search import bm25s_backend, retriever, tantivy_backend
 from agentgym.envs.search.documents import Document, ListCorpus
 from agentgym.envs.search.fts5_backend import MemoryRetriever
 from agentgym.envs.search.library import BACKENDS, open_library
@@ -22,7 +27,7 @@ KINDS = (*BACKENDS, "memory")
 Open = Callable[[Sequence[str]], Retriever]
 
 
-def _documents(texts: Sequence[str]) -> list[Document]:
+def _documents(texts: Iterable[str]) -> list[Document]:
     return [Document(title="", text=text) for text in texts]
 
 
@@ -53,6 +58,11 @@ def test_query_without_a_known_word_has_no_hit_l1(index: Open, query: str) -> No
 def test_k_larger_than_the_corpus_gives_what_there_is_l2(index: Open) -> None:
     found = index(["a cat", "a dog", "a cat and a dog", "a bird", "a fish"]).search("cat dog", 9)
     assert set(_positions(found)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("k", [2**31, 2**63, 2**64, 10**30])
+def test_enormous_k_gives_what_there_is(index: Open, k: int) -> None:
+    assert _positions(index(["a cat", "a dog"]).search("cat", k)) == [0]
 
 
 @pytest.mark.parametrize("k", [0, -1])
@@ -96,6 +106,43 @@ def test_punctuation_case_and_accents_find_their_document_l7(
 ) -> None:
     texts = ["I don't know", "multi-agent systems", "ubuntu 20.04 release", "C++ code", "Café noir"]
     assert _positions(index(texts).search(query, 1)) == [position]
+
+
+SCRIPTS = (
+    *("Толстой", "ТОЛСТОЙ и мир", "Λόγος", "Σίσυφος", "서울", "대한민국", "İstanbul", "がんばる"),
+    *("हिन्दी भाषा", "日本語", "ภาษาไทย", "שָׁלוֹם", "العَرَبِيَّة", "தமிழ்", "Việt Nam", "Łódź"),
+    *("Ångström", "straße", "naïve", "ﬁne", "x²", "Ⅷ", "١٢٣", "cafe\u0301 \ud800"),
+    # Longer than 40 bytes: Korean of 14 syllables, Thai and Japanese without spaces.
+    *(
+        "대한민국임시정부수립기념관",
+        "ประวัติศาสตร์ไทยสมัยใหม่",
+        "吾輩は猫である名前はまだ無いどこで生れたか",
+    ),
+)
+
+
+def test_text_of_every_script_is_found_by_itself_and_by_its_capitals(index: Open) -> None:
+    opened = index(SCRIPTS)
+    for position, text in enumerate(SCRIPTS):
+        for query in (text, text.upper(), f"«{text}»"):
+            assert _positions(opened.search(query, 1)) == [position], query
+    # The word that two share: the shorter document first.
+    assert _positions(opened.search("толстой", 9)) == [0, 1]
+
+
+def test_every_back_end_has_the_same_hits_in_every_script(tmp_path: Path) -> None:
+    corpus = ListCorpus(_documents(SCRIPTS))
+    opened = [open_library(corpus, backend=kind, cache=tmp_path) for kind in BACKENDS]
+    for text in SCRIPTS:
+        found = [_positions(library.retriever.search(text, 9)) for library in opened]
+        assert found == [found[0]] * len(BACKENDS), text
+
+
+def test_plain_text_leaves_ascii_alone() -> None:
+    assert retriever.plain_text("Don't PANIC_now!") == "Don't PANIC_now!"
+    assert retriever.plain_text("Толстой, café_noir!") == "толстои cafe noir"
+    assert retriever.plain_text("Café_noir, naïve!") == "cafe_noir, naive!"
+    assert retriever.words("서울 STRASSE Straße") == ["서울", "strasse", "strasse"]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +209,6 @@ def test_hits_are_ordered_complete_and_a_prefix_of_more_hits(
 
 
 def _in_memory_bm25s(texts: Sequence[str]) -> Retriever:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         bm25s_backend.build(Path(folder), _documents(texts))
         return bm25s_backend.open(Path(folder))
@@ -171,8 +216,6 @@ def _in_memory_bm25s(texts: Sequence[str]) -> Retriever:
 
 def test_tantivy_tie_over_several_segments_keeps_the_rule_l5(tmp_path: Path) -> None:
     import tantivy
-
-    from agentgym.envs.search import tantivy_backend
 
     index = tantivy.Index(tantivy_backend._schema(tantivy), path=str(tmp_path))
     tantivy_backend._register(tantivy, index)
@@ -220,6 +263,84 @@ def test_damaged_index_is_an_infrastructure_error_l8(kind: str, tmp_path: Path) 
             file.write_bytes(b"damaged")
     with pytest.raises(InfrastructureError, match=str(folder)):
         open_library(corpus, backend=kind, cache=tmp_path)
+
+
+def _flipped(content: bytes, start: int) -> bytes:
+    part = content[start : start + 40]
+    return content[:start] + bytes(byte ^ 0xFF for byte in part) + content[start + 40 :]
+
+
+@pytest.mark.parametrize("start", [0, 40, 100, 160])
+def test_damaged_tantivy_files_never_panic_through(start: int, tmp_path: Path) -> None:
+    """A panic is a `BaseException` that no caller knows: it must not leave the back end."""
+    failed = 0
+    for kind in ("*.fast", "*.idx", "*.term", "*.fieldnorm", "*.store"):
+        folder = tmp_path / kind[2:]
+        folder.mkdir()
+        tantivy_backend.build(folder, _documents(f"cat number{n}" for n in range(60)))
+        for file in folder.glob(kind):
+            content = file.read_bytes()
+            file.unlink()
+            file.write_bytes(_flipped(content, start))
+        try:
+            hits = tantivy_backend.open(folder).search("cat", 60)
+        except InfrastructureError:
+            failed += 1
+        else:
+            assert all(0 <= hit.position < 60 for hit in hits)
+    assert failed
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_is_no_failure_of_tantivy_passes(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), tantivy_backend._infrastructure("search"):
+        raise kind
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"3", b'{"k1": "x"}', b'{"none": 1}', b"\xff"])
+@pytest.mark.parametrize("name", ["params.index.json", "words.json"])
+def test_damaged_bm25s_files_are_an_infrastructure_error(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    bm25s_backend.build(tmp_path, _documents(["a cat", "a dog"]))
+    (tmp_path / name).write_bytes(content)
+    with contextlib.suppress(InfrastructureError):
+        bm25s_backend.open(tmp_path).search("cat none", 3)
+
+
+@contextlib.contextmanager
+def _as_another_user(folder: Path) -> Iterator[None]:
+    """Take away the right to write below a folder, which root has whatever its mode says."""
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    set_user = ctypes.CDLL(None).setfsuid  # of this thread, for files alone
+    set_user(65534 if os.getuid() == 0 else os.getuid())
+    try:
+        yield
+    finally:
+        set_user(os.getuid())
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(path.stat().st_mode | 0o200)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_index_in_a_folder_that_cannot_be_written_is_opened(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = ListCorpus(_documents(["a cat", "a dog"]))
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as scratch:
+        for folder, mode in ((cache, 0o755), (scratch, 0o777)):
+            Path(folder).chmod(mode)
+        monkeypatch.setattr(tempfile, "tempdir", scratch)
+        library = open_library(corpus, backend=kind, cache=Path(cache))
+        del library
+        with _as_another_user(Path(cache)):
+            library = open_library(corpus, backend=kind, cache=Path(cache))
+            assert _positions(library.retriever.search("dog", 3)) == [1]
+            assert library.documents[1].text == "a dog"
+            library.retriever.close()
+            library.retriever.close()
+        assert list(Path(scratch).iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

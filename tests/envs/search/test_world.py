@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,13 @@ from hypothesis import strategies as st
 from agentgym.envs.search.documents import content_hash
 from agentgym.envs.search.names import is_female
 from agentgym.envs.search.permutation import Permutation, mix
-from agentgym.envs.search.rendering import PLAIN_RELATIONS, WorldCorpus, read_facts
+from agentgym.envs.search.rendering import (
+    _DISTRACTIONS,
+    PLAIN_RELATIONS,
+    WorldCorpus,
+    read_facts,
+    render,
+)
 from agentgym.envs.search.world import OBJECT, SUBJECT, Kind, Relation, Thing, World
 from agentgym.errors import EnvError
 
@@ -131,6 +138,26 @@ def test_documents_say_what_is_true_and_nothing_else(size: int, style: str) -> N
         assert read_facts(document) == true
 
 
+@pytest.mark.parametrize("size", [20, 30, 1000])
+def test_no_sentence_that_misleads_names_what_is_true(size: int) -> None:
+    """Nothing was nearly moved to where it was held, nor wrongly ascribed to its author."""
+    starts = {kind: [template.split("{o}") for template, _ in _DISTRACTIONS[kind]] for kind in Kind}
+    contradictions, read = [], 0
+    for seed in range(6):
+        world = World(seed=seed, size=size, style="prose")
+        for thing in map(world.thing_at, range(size)):
+            title, true = world.name(thing), set(world.facts(thing).values())
+            for sentence in render(world, thing).text.removesuffix(".").split(". "):
+                for before, after in starts[thing.kind]:
+                    head, tail = before.format(s=title), after.format(s=title)
+                    if sentence.startswith(head) and sentence.endswith(tail):
+                        other = sentence[len(head) : len(sentence) - len(tail)]
+                        read += 1
+                        contradictions += [sentence] * (other in true | {title})
+    assert read == 6 * size
+    assert contradictions == []
+
+
 def test_seed_style_and_size_make_another_world() -> None:
     def hash_of(seed: int, size: int, style: str) -> str:
         return content_hash(WorldCorpus(World(seed=seed, size=size, style=style)).documents())
@@ -148,7 +175,7 @@ def test_documents_are_the_same_on_every_machine() -> None:
         style: content_hash(WorldCorpus(World(seed=7, size=300, style=style)).documents())[:16]
         for style in ("plain", "prose")
     }
-    assert found == {"plain": "38a0ffe843ac465a", "prose": "15fc3761495b1aec"}
+    assert found == {"plain": "38a0ffe843ac465a", "prose": "71505b39fb5fd1d6"}
 
 
 def test_key_depends_on_all_that_the_documents_follow_from() -> None:
@@ -164,12 +191,16 @@ def test_key_depends_on_all_that_the_documents_follow_from() -> None:
 @pytest.mark.parametrize(
     ("size", "style", "message"),
     [
-        (19, "plain", r"'documents' must be from 20 to 1000000 \(got 19\)"),
+        (19, "plain", r"'documents' must be a whole number from 20 to 1000000 \(got 19\)"),
+        (0, "plain", r"\(got 0\)"),
+        (20.5, "prose", r"\(got 20.5\)"),
+        (True, "prose", r"\(got True\)"),
+        ("50", "prose", r"\(got '50'\)"),
         (1_000_001, "prose", r"\(got 1000001\)"),
         (50, "verse", r"'style' must be one of .*\(got 'verse'\)"),
     ],
 )
-def test_world_that_cannot_be_is_refused(size: int, style: str, message: str) -> None:
+def test_world_that_cannot_be_is_refused(size: Any, style: str, message: str) -> None:
     with pytest.raises(EnvError, match=message):
         World(seed=0, size=size, style=style)
 
