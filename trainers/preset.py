@@ -91,7 +91,9 @@ def _read(name_or_path: str) -> dict[str, Any]:
     else:
         if name_or_path not in list_presets():
             hint = registry.hint(name_or_path, list_presets())
-            raise ConfigError(f"unknown preset {name_or_path!r}{hint}")
+            raise ConfigError(
+                f"unknown preset {name_or_path!r}{hint}; `agentgym presets list` shows all of them"
+            )
         folder = resources.files("agentgym.trainers") / "presets"
         text = (folder / f"{name_or_path}.yaml").read_text(encoding="utf-8")
     try:

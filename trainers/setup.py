@@ -7,7 +7,6 @@ start, policy, engine).
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from agentgym.suites import check_leaks
 from agentgym.trainers import checkpoint
 from agentgym.trainers.ahead import Pace, Rollouts
 from agentgym.trainers.checkpoint import LoopState
+from agentgym.trainers.corpus import corpus_texts, tags_of
 from agentgym.trainers.episodes import group_id, group_spec
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_learner, resolve_policy
@@ -52,9 +52,6 @@ logger = logging.getLogger(__name__)
 
 LEAK_SAMPLE = 4_096
 """Training tasks of an unbounded split that are compared with the held-out ones at the start."""
-_TAG = re.compile(r"</?[a-z_]+>")
-_CORPUS_EPISODES = 512
-"""Expert episodes from which a new tokenizer learns its merges."""
 
 _NOT_GIVEN = frozenset({Need.TEACHER, Need.TOP_K, Need.SUM_PI_SQ})
 
@@ -324,36 +321,16 @@ async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
         return resolve_policy(config.policy)
     path = folder.path / "base"
     if world.is_main and not (path / "config.json").is_file():
-        corpus = [text for t in await _corpus(inputs) for text in _texts(t)]
-        tags = sorted({tag for text in corpus for tag in _TAG.findall(text)})
+        corpus = await corpus_texts(inputs.stream, config)
         build_tiny(
             path,
             size=size or "small",
             corpus=corpus,
-            tags=tags,
+            tags=tags_of(corpus),
             seed=seeding.derive(config.seed, "weights") % 2**31,
         )
     world.broadcast(None)
     return path
-
-
-async def _corpus(inputs: Inputs) -> tuple[Trajectory, ...]:
-    """Return expert episodes for a new tokenizer's merges."""
-    settings = inputs.config.warmstart.model_copy(
-        update={"demos": _CORPUS_EPISODES, "guess_share": 0.0}
-    )
-    return await demonstrate(
-        inputs.stream,
-        settings,
-        seed=seeding.derive(inputs.config.seed, "corpus"),
-        limits=inputs.config.limits.to_limits(),
-        max_concurrent=inputs.config.rollout.max_concurrent,
-    )
-
-
-def _texts(trajectory: Trajectory) -> list[str]:
-    turns = [text for t in trajectory.turns for text in (t.completion.text, t.observation)]
-    return [trajectory.system_prompt, trajectory.initial_observation, *turns]
 
 
 def _save_start(learner: Learner, place: Place) -> None:

@@ -19,7 +19,7 @@ from agentgym.engine import Engine, GroupSpec
 from agentgym.errors import ConfigError
 from agentgym.limits import Limits
 from agentgym.policies.expert import ExpertPolicy
-from agentgym.records import Completion, Sample, Trajectory, Turn
+from agentgym.records import Completion, Sample, Task, Trajectory, Turn
 from agentgym.renderer.base import Renderer
 from agentgym.samples import to_samples, with_ids
 from agentgym.trainers.batch import Batch, collate
@@ -42,19 +42,8 @@ async def demonstrate(
         ConfigError: If an environment has no expert, or an episode failed.
     """
     expert = ExpertPolicy(guess_share=config.guess_share, seed=seeding.derive(seed, _DEMO_STREAM))
-    specs = [
-        GroupSpec(
-            id=f"demo-{index}",
-            task=stream.draw(index),
-            size=1,
-            seed=seeding.derive(seed, _DEMO_STREAM, index),
-            limits=limits,
-        )
-        for index in range(config.demos)
-    ]
-    async with Engine(expert, max_concurrent=max_concurrent, retries=0) as engine:
-        groups = await engine.run_groups(specs)
-    episodes = tuple(trajectory for group in groups for trajectory in group.trajectories)
+    tasks = [(stream.draw(index), limits) for index in range(config.demos)]
+    episodes = await play_training_tasks(tasks, expert, seed=seed, max_concurrent=max_concurrent)
     failed = next((episode for episode in episodes if episode.failure is not None), None)
     if failed is not None and failed.failure is not None:
         raise ConfigError(
@@ -62,6 +51,28 @@ async def demonstrate(
             "train without a warm start (warmstart.steps=0) or write an expert()"
         )
     return episodes
+
+
+async def play_training_tasks(
+    tasks: Sequence[tuple[Task, Limits]], policy: ExpertPolicy, *, seed: int, max_concurrent: int
+) -> tuple[Trajectory, ...]:
+    """Return one episode of each task, within its limits, played by who looks into the environment.
+
+    Those that failed are among them.
+    """
+    specs = [
+        GroupSpec(
+            id=f"demo-{index}",
+            task=task,
+            size=1,
+            seed=seeding.derive(seed, _DEMO_STREAM, index),
+            limits=limits,
+        )
+        for index, (task, limits) in enumerate(tasks)
+    ]
+    async with Engine(policy, max_concurrent=max_concurrent, retries=0) as engine:
+        groups = await engine.run_groups(specs)
+    return tuple(trajectory for group in groups for trajectory in group.trajectories)
 
 
 def demonstration_rows(episodes: Sequence[Trajectory], renderer: Renderer) -> tuple[Sample, ...]:

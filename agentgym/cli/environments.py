@@ -21,6 +21,8 @@ Kwargs = Annotated[
     list[str] | None, typer.Argument(help="Arguments of the environment.", metavar="[KEY=VALUE]...")
 ]
 
+_HINT = "An empty line ends your turn, Ctrl-D the episode."
+
 
 @app.callback(invoke_without_command=True)
 def default(context: typer.Context) -> None:
@@ -92,14 +94,22 @@ def play(
 
 
 def _play(env: Any, *, seed: int, is_expert: bool) -> None:
+    before = env.limits
     observation, _ = env.reset(seed=seed)
-    say(env.system_prompt)
     limit = env.limits.max_turns
+    # One that no reset has set bounds every task there is, and says nothing of this one.
+    bound = f" of {limit}" if limit is not None and env.limits is not before else ""
+    say(env.system_prompt)
+    if not is_expert:
+        say(f"\n{_HINT}")
     turn = 0
     while True:
-        say(f"\n--- turn {turn + 1}{f' of {limit}' if limit else ''}\n{observation}\n")
+        say(f"\n--- turn {turn + 1}{bound}\n{observation}\n")
         _show_picture(env)
         action = _expert_turn(env) if is_expert else _read_turn()
+        if action is None:
+            say(f"the input ended after {turn} turns; outcome so far {env.outcome():g}")
+            return
         if is_expert:
             say(f"> {action}")
         observation, reward, terminated, truncated, info = env.step(action)
@@ -125,10 +135,15 @@ def _show_picture(env: Any) -> None:
         say(f"screenshot: {path}\n")
 
 
-def _read_turn() -> str:
+def _read_turn() -> str | None:
+    """Return the lines up to an empty one or the end of the input; None if it ends at once."""
     lines: list[str] = []
-    while line := input("> "):
-        lines.append(line)
+    try:
+        while line := input("> "):
+            lines.append(line)
+    except EOFError:
+        say()  # nobody has ended the prompt's line
+        return "\n".join(lines) or None
     return "\n".join(lines)
 
 

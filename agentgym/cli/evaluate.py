@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    *,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="ENV-or-SUITE[,...] [KEY=VALUE]...",
-            help="What to evaluate on; then settings such as eval.temperature=0.7.",
+            metavar="[ENV-or-SUITE,...] [KEY=VALUE]...",
+            help="What to evaluate on, such as math/arithmetic:levels=[1,2] or "
+            "'envs=[{name: math/arithmetic, kwargs: {levels: [1, 2]}}]'; then settings such as "
+            "eval.temperature=0.7.",
         ),
-    ],
+    ] = None,
     policy: Annotated[
         str, typer.Option(help="A run's folder, a model folder, smollm2, expert, vllm:URL.")
     ],
@@ -44,12 +47,13 @@ def evaluate(
     """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals.
 
     Where the policy is a run's folder, sampling, limits and history are those of the run's own
-    evaluations unless settings or a file say something else. Ends with 1 if every attempt failed
-    for a reason that is not the agent's.
+    evaluations unless settings or a file say something else. The arguments of an environment are
+    those of its entry in the `envs` of settings or file, and those beside its name. Ends with 1 if
+    every attempt failed for a reason that is not the agent's.
     """
     from agentgym.runs.folder import check_writable, write_atomic
 
-    resolved = settings_of(words, config, policy=policy, attempts=attempts, tasks=tasks)
+    resolved = settings_of(words or [], config, policy=policy, attempts=attempts, tasks=tasks)
     sources = _checked_sources(resolved, policy)
     file = out if out is not None else _free_file(resolved, policy)
     check_writable(file)

@@ -1,4 +1,8 @@
-"""The settings of `agentgym eval`: which it takes, and those that a run's own evaluations had."""
+"""The settings of `agentgym eval`: which it takes, and those that a run's own evaluations had.
+
+What is evaluated stands in words before the settings, in `envs=[…]`, or in a file; the arguments of
+an environment are those of its entry, and over them those beside its name.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentgym.config import Problem, RunConfig
+    from agentgym.config import EnvSource, Problem, RunConfig
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
+_SOURCES = "envs"
+COMMAND_LINE = "command line"
 _ACCEPTED = (
     *("eval.attempts", "eval.tasks", "eval.split", "eval.seed"),
     *(f"eval.{name}" for name in _SAMPLING),
     *("limits.*", "rollout.history", "rollout.max_concurrent", "rollout.retries"),
+    _SOURCES,
 )
 _INSTEAD = {
     "policy": "; the policy is given with --policy",
     "eval.suites": "; environments and suites are given before the settings",
-    "envs": "; environments and suites are given before the settings",
 }
 
 
@@ -44,29 +50,82 @@ def settings_of(
         tasks: Tasks at most; None leaves it to the settings.
 
     Raises:
-        InvalidInputError: With one line for each problem, settings that an evaluation does not
-            read among them.
+        InvalidInputError: With one line for each problem: settings that an evaluation does not
+            read, and entries of `envs` that nothing here asks for, among them.
     """
-    from agentgym.config import InvalidInputError, Problem, load_config
+    from agentgym.config import InvalidInputError, load_config
     from agentgym.config.command_line import is_assignment
 
-    names = [word for word in words if not is_assignment(word)]
-    if not names:
-        raise InvalidInputError([Problem(key="envs", text="name an environment or a suite")])
     settings = [word for word in words if is_assignment(word)]
-    problems = [*_unread_settings(settings), *_unread_of_sources(names)]
+    named = _sources([f"{_SOURCES}={','.join(w for w in words if not is_assignment(w))}"])
+    listed = _sources([word for word in settings if _key(word) == _SOURCES])
+    problems = [*_unread_settings(settings), *_unread_of_sources([*named, *listed])]
     if problems:
         raise InvalidInputError(problems)
-    extra: dict[str, Any] = {"envs": ",".join(names), "policy": policy}
+    extra: dict[str, Any] = {"policy": policy}
     extra |= {"eval.attempts": attempts} if attempts is not None else {}
     extra |= {"eval.tasks": tasks} if tasks is not None else {}
-    return load_config(
+    config = load_config(
         file=file,
         settings=_of_run(Path(policy)) if file is None else None,
         extra=extra,
         assignments=settings,
         is_training=False,
     )
+    place = str(file) if file is not None and not listed else COMMAND_LINE
+    return config.model_copy(update={_SOURCES: _with_arguments(named, config.envs, place)})
+
+
+def _with_arguments(
+    named: Sequence[EnvSource], entries: Sequence[EnvSource], place: str
+) -> tuple[EnvSource, ...]:
+    """Return what is evaluated: what was named with its entry's arguments, or else all entries.
+
+    Of an argument that both give, the one beside the name holds.
+
+    Raises:
+        InvalidInputError: If there is neither, or an entry is none of those that were named.
+    """
+    from agentgym.config import EnvSource, InvalidInputError, Problem
+    from agentgym.errors import nearest
+
+    if not (named or entries):
+        raise InvalidInputError([Problem(key=_SOURCES, text="name an environment or a suite")])
+    if not named:
+        return tuple(EnvSource(name=entry.name, kwargs=entry.kwargs) for entry in entries)
+    names = {source.name for source in named}
+    problems = [
+        Problem(
+            key=_SOURCES,
+            where=place,
+            text=f"{entry.name!r} is listed in 'envs', but is not evaluated"
+            f"{nearest(entry.name, names)}; name it too, or take it out of the list",
+        )
+        for entry in entries
+        if entry.name not in names
+    ]
+    if problems:
+        raise InvalidInputError(problems)
+    found: list[EnvSource] = []
+    for source in named:
+        # An entry given twice makes two sources, which the evaluation then refuses.
+        own = [entry.kwargs for entry in entries if entry.name == source.name] or [{}]
+        found.extend(
+            EnvSource(name=source.name, kwargs={**kwargs, **source.kwargs}) for kwargs in own
+        )
+    return tuple(found)
+
+
+def _sources(assignments: Sequence[str]) -> tuple[EnvSource, ...]:
+    """Return the sources of `envs=…` arguments; of several the last one counts."""
+    from agentgym.config import load_config
+
+    given = [word for word in assignments if word.partition("=")[2]]
+    return load_config(assignments=given, is_training=False).envs
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
 
 
 def is_run(path: Path) -> bool:
@@ -94,25 +153,24 @@ def _unread_settings(settings: Sequence[str]) -> Iterator[Problem]:
     from agentgym.config import Problem
 
     for setting in settings:
-        key = setting.partition("=")[0]
+        key = _key(setting)
         if key in _ACCEPTED or key.startswith("limits."):
             continue
         text = (
             f"{key!r} is no setting of an evaluation{_INSTEAD.get(key, '')}; accepted are "
             f"{', '.join(_ACCEPTED)}"
         )
-        yield Problem(key=key, where="command line", text=text)
+        yield Problem(key=key, where=COMMAND_LINE, text=text)
 
 
-def _unread_of_sources(names: Sequence[str]) -> Iterator[Problem]:
+def _unread_of_sources(sources: Sequence[EnvSource]) -> Iterator[Problem]:
     from agentgym.config import Problem
-    from agentgym.config.command_line import parse_sources
 
-    for source in parse_sources(",".join(names)):
-        name = source["name"]
-        if "split" in source:
-            fix = f"all sources are evaluated on one split: eval.split={source['split']}"
+    for source in sources:
+        name, given = source.name, source.model_fields_set
+        if "split" in given:
+            fix = f"all sources are evaluated on one split: eval.split={source.split}"
             yield Problem(key="envs", text=f"{name}: 'split' has no effect here; {fix}")
-        if "weight" in source:
+        if "weight" in given:
             fix = "leave it out: tasks come from all sources in equal parts"
             yield Problem(key="envs", text=f"{name}: 'weight' has no effect here; {fix}")

@@ -1,8 +1,8 @@
 """The command `agentgym`: its sub-commands, and what becomes of an error.
 
-Exit codes: 0 done, 1 the work failed or was interrupted, 2 the user's input is wrong. Wrong input
-is one line for each problem on standard error, never a traceback. Commands import what they need
-when they run, so that `agentgym --help` is quick.
+Exit codes: 0 done, 1 the work failed, 2 the user's input is wrong, 130 interrupted. Wrong input is
+one line for each problem on standard error, never a traceback. Commands import what they need when
+they run, so that `agentgym --help` is quick.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import agentgym
 from agentgym.cli import (
@@ -27,7 +28,7 @@ from agentgym.cli import (
     tasks,
     train,
 )
-from agentgym.cli.output import complain
+from agentgym.cli.output import INTERRUPTED, complain
 from agentgym.errors import (
     AgentGymError,
     ConfigError,
@@ -43,8 +44,26 @@ _USAGE_ERROR: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
+
+class Commands(TyperGroup):
+    """All commands; an interruption is said before Typer ends without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command.
+
+        Raises:
+            typer.Exit: With `INTERRUPTED`, if Ctrl-C ended it.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
     name="agentgym",
+    cls=Commands,
     help="A multi-turn RL gym and trainer for language-model agents.",
     no_args_is_help=True,
     add_completion=False,
@@ -91,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except typer.Abort:
         complain("interrupted")
-        return FAILED
+        return INTERRUPTED
     except typer.Exit as end:
         return end.exit_code
     except _USAGE_ERROR as error:
@@ -105,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         complain("interrupted")
-        return FAILED
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
         return DONE

@@ -17,6 +17,9 @@ from agentgym.runs.text import plain
 if TYPE_CHECKING:
     from agentgym.checks.report import Report
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: as shells have it, 128 and the number of the signal."""
+
 
 def console() -> Console:
     """Return a console on standard output, which is looked up now and not at import."""

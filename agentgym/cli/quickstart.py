@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym.cli.output import complain, console, print_table, say
+from agentgym.cli.output import INTERRUPTED, complain, console, print_table, say
 from agentgym.config import (
     EnvSource,
     EvalConfig,
@@ -202,7 +202,7 @@ def main() -> int:
         report([run_seed(seed, with_control=with_control, runs=runs) for seed in range(seeds)])
     except KeyboardInterrupt:
         complain("interrupted")
-        return 1
+        return INTERRUPTED
     except AgentGymError as error:
         complain(str(error))
         return 1

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentgym.cli.live import progress_sink
-from agentgym.cli.output import complain, console, print_table, say
+from agentgym.cli.output import INTERRUPTED, complain, console, print_table, say
 from agentgym.errors import AgentGymError, ConfigError
 
 if TYPE_CHECKING:
     from agentgym.config import RunConfig
-
-INTERRUPTED = 1
 
 
 def train(

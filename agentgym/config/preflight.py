@@ -1,8 +1,9 @@
 """Checks a config against what is installed and on disk, before anything slow starts.
 
 `preflight` finds everything it can and reports it together: environments and suites, their splits,
-the preset with its overrides, the policy, the run folder, and held-out tasks among the training
-tasks. What lives in `agentgym.trainers` is reached by name, since the core imports no part.
+the preset with its overrides, the policy, the run folder, held-out tasks among the training tasks,
+and experts for a warm start. What lives in `agentgym.trainers` is reached by name, since the core
+imports no part.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentgym import registry
+from agentgym.config.experts import demonstration_problems
 from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import Device, RunConfig, SamplingEngine
@@ -102,7 +104,7 @@ def preflight(config: RunConfig, *, run_dir: Path | None = None) -> None:
     problems += _warmstart_problems(config)
     problems += [*preset_problems(config), *_run_dir_problems(run_dir), *_engine_problems(config)]
     if not problems:
-        problems += _leak_problems(config)
+        problems += [*_leak_problems(config), *demonstration_problems(config)]
     if problems:
         raise InvalidInputError(problems)
 

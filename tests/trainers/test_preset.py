@@ -109,7 +109,15 @@ def test_everything_wrong_is_reported_together():
 @pytest.mark.parametrize(
     ("name", "changes", "options", "message"),
     [
-        ("grop", {}, {}, "unknown preset 'grop' (did you mean 'grpo'?)"),
+        (
+            "grop",
+            {},
+            {},
+            (
+                "unknown preset 'grop' (did you mean 'grpo'?); "
+                "`agentgym presets list` shows all of them"
+            ),
+        ),
         ("nowhere/x.yaml", {}, {}, "preset file 'nowhere/x.yaml' does not exist"),
         (
             "reinforce",

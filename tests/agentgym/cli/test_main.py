@@ -19,6 +19,8 @@ pytest.importorskip("torch")
 BAD_INPUT = [
     ("env", ["train", "math/arithmetik-v0"], "did you mean 'math/arithmetic-v0'?"),
     ("preset", ["train", "math/arithmetic", "--preset", "grop"], "did you mean 'grpo'?"),
+    ("preset list", ["presets", "show", "nope"], "; `agentgym presets list` shows all of them"),
+    ("presets", ["train", "math/arithmetic", "--preset", "foo"], "`agentgym presets list` shows"),
     ("key", ["train", "math/arithmetic", "optim.learning_ratee=1"], "did you mean"),
     ("section", ["train", "math/arithmetic", "model.group_size=4"], "belongs in section 'rollout'"),
     ("type", ["train", "math/arithmetic", "steps=many"], "must be a whole number"),
@@ -198,3 +200,14 @@ def test_command_alone_prints_its_help_as_it_stands(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Usage: ")
     assert "Commands:" in lines
+
+
+def test_interruption_is_said_and_has_the_shells_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupt)
+    assert main(["envs", "play", "math/arithmetic-v0"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"

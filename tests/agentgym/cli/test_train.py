@@ -100,7 +100,7 @@ def test_interrupted_run_saves_and_prints_how_to_go_on(
             process.send_signal(sent)
             break
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert err.splitlines()[-1] == "interrupted; go on with: agentgym train --resume run"
     assert "Traceback" not in err
     assert out == ""
