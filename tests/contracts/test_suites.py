@@ -77,6 +77,7 @@ def test_suite_is_of_the_levels_that_are_asked_for(name: str) -> None:
 
 
 def test_suite_of_pages_is_of_those_that_are_asked_for() -> None:
+    require_available("web/miniwob")
     suite = load_suite("web/miniwob", env_kwargs={"task": "click-button"})
     assert [task.payload["page"] for task in suite.tasks("train", limit=3)] == ["click-button"] * 3
 
