@@ -11,7 +11,7 @@ from agentgym.envs.web.shop.catalogue import SIZE, SORTS, Filters, Product, cata
 from agentgym.envs.web.shop.state import MOST_LINES, MOST_QUANTITY, Customer, Line
 
 HOST = "shop.test"
-MOST_DIGITS = 6
+MOST_DIGITS = 5
 """Longer numbers are none."""
 MOST_OPTION_CHARS = 40
 """Of what was typed as an option, this much is shown again."""
@@ -107,7 +107,7 @@ def _problem(product: Product, customer: Customer, form: Mapping[str, str]) -> s
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
 def _results(request: Request, customer: Customer) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,23 +139,10 @@ def test_gymnasiums_own_check_passes_and_renders() -> None:
     assert int(picture.render().sum()) == 9 * 12
 
 
-def test_spec_with_a_module_before_the_id_is_made_in_another_process(tmp_path: Path) -> None:
-    (tmp_path / "aviary_of_tests.py").write_text(
-        textwrap.dedent("""
-            import gymnasium
-            from gymnasium import spaces
-
-            class Echo(gymnasium.Env):
-                observation_space = action_space = spaces.Text(max_length=9)
-                def reset(self, *, seed=None, options=None):
-                    super().reset(seed=seed)
-                    return "go", {}
-                def step(self, action):
-                    return action, 1.0, True, False, {}
-
-            gymnasium.register(id="other-name/Echo-v0", entry_point=Echo)
-        """)
-    )
+def test_spec_with_a_module_before_the_id_is_made_in_another_process(
+    tmp_path: Path, write_echo: Callable[[Path, str], None]
+) -> None:
+    write_echo(tmp_path / "aviary_of_tests.py", "other-name/Echo-v0")
     stored = tmp_path / "spec"
     make = "pickle.dump(agentgym.make('aviary_of_tests:other-name/Echo-v0').spec, open(path, 'wb'))"
     remake = "print(gymnasium.make(pickle.load(open(path, 'rb'))).unwrapped.env_id)"

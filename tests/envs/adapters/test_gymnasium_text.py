@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import sys
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +119,10 @@ def test_contract_holds_for_a_foreign_env(registered: str) -> None:
     check_env(lambda: make_text_env(registered, outcome="solved"), raise_errors=True)
 
 
-def test_package_of_the_id_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shop_of_tests.py").write_text(
-        textwrap.dedent("""
-            import gymnasium
-            from gymnasium import spaces
-
-            class Echo(gymnasium.Env):
-                observation_space = action_space = spaces.Text(max_length=9)
-                def reset(self, *, seed=None, options=None):
-                    super().reset(seed=seed)
-                    return "go", {}
-                def step(self, action):
-                    return action, 1.0, True, False, {}
-
-            gymnasium.register(id="shop-of-tests/Echo-v0", entry_point=Echo)
-        """)
-    )
+def test_package_of_the_id_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_echo: Callable[[Path, str], None]
+) -> None:
+    write_echo(tmp_path / "shop_of_tests.py", "shop-of-tests/Echo-v0")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         env = make_text_env("shop-of-tests/Echo-v0")
