@@ -100,7 +100,7 @@ def _play_expert(subject: Subject, findings: Findings) -> _Played | None:
         if not has_expert(inner):
             findings.skip("expert", "the environment ships no scripted expert")
             return None
-        least = float(getattr(inner, "expert_score", 0.95))
+        least = expert_score(inner)
     found: list[_Played] = []
     with findings.check("expert"):
         played = _play(subject, "expert", episodes.expert)
@@ -112,10 +112,7 @@ def _play_expert(subject: Subject, findings: Findings) -> _Played | None:
             if info.get("error_kind") is ErrorKind.FORMAT
         ]
         require(not wrong, f"the expert makes a format error: {wrong[:1]!r}")
-        require(
-            played.outcome >= least,
-            f"the expert must reach {least} within the limits (got {played.outcome:.3f})",
-        )
+        require_expert(played.outcome, least)
     return found[0] if found else None
 
 
@@ -178,6 +175,19 @@ def _constants(subject: Subject, answers: Sequence[str]) -> tuple[str, ...]:
 def _declared(subject: Subject, name: str, default: Any) -> Any:
     with subject.instance() as env:
         return getattr(env.unwrapped, name, default)
+
+
+def expert_score(inner: Any) -> float:
+    """Return the mean outcome that an environment's expert must reach."""
+    return float(getattr(inner, "expert_score", 0.95))
+
+
+def require_expert(outcome: float, least: float) -> None:
+    """Raise `ContractError` unless the expert's mean outcome is at least `least`."""
+    require(
+        outcome >= least,
+        f"the expert must reach {least} within the limits (got {outcome:.3f})",
+    )
 
 
 def _require_honest(subject: Subject, played: _Played, expert: _Played | None) -> None:

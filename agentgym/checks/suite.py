@@ -10,7 +10,7 @@ from typing import Any
 from agentgym import registry
 from agentgym.checks import episodes
 from agentgym.checks.episodes import Actor
-from agentgym.checks.hacking import LUCK
+from agentgym.checks.hacking import LUCK, expert_score, require_expert
 from agentgym.checks.report import Findings, Report, require
 from agentgym.checks.subject import has_expert
 from agentgym.near_duplicates import near_duplicates
@@ -145,11 +145,8 @@ def _check_grading(env: Any, split: str, tasks: Sequence[Task], findings: Findin
 
 def _is_answered(env: Any, task: Task) -> bool:
     inner = env.unwrapped
-    return bool(task.answers) and hasattr(inner, "grade") and _answers_are_final(inner)
-
-
-def _answers_are_final(inner: Any) -> bool:
-    return bool(getattr(inner, "answers_are_final", True))
+    is_final = getattr(inner, "answers_are_final", True)
+    return bool(task.answers) and hasattr(inner, "grade") and bool(is_final)
 
 
 def _check_expert(
@@ -166,11 +163,7 @@ def _check_expert(
             # Of what is solved by acting, the expert's solution is the gold answer.
             is_accepted = outcome > 0 or _is_answered(env, task)
             require(is_accepted, f"{task.id}: the expert's solution is not accepted")
-        least = float(getattr(env.unwrapped, "expert_score", 0.95))
-        require(
-            scores[name] >= least,
-            f"the expert must reach {least} within the limits (got {scores[name]:.3f})",
-        )
+        require_expert(scores[name], expert_score(env.unwrapped))
         check.note(_seen(outcomes))
 
 
