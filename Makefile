@@ -5,6 +5,7 @@
 #   make test                  every test that needs no service
 #   make lint                  ruff, pyright, import-linter
 #   make soak, make bench      long tests; measurements
+#   make attack                hostile input for minutes
 #   make services              tests that need bubblewrap, Docker, Chromium or a vLLM server
 #   make smollm2               the optional small model SmolLM2-135M-Instruct
 #   make clean                 remove .venv and build products
@@ -22,7 +23,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test services lint format soak bench smollm2 pitfalls clean
+.PHONY: help install quickstart test services lint format soak attack bench smollm2 pitfalls clean
 
 help:
 	@sed -n 's/^#   *//p' Makefile
@@ -69,10 +70,13 @@ test: $(VENV)/.stamp-dev
 
 services: $(VENV)/.stamp-dev
 	@bash -c 'source .ci/vllm; PYTHON=$(PYTHON) vllm_install' || echo "no vLLM: its tests are skipped" >&2
-	@OMP_NUM_THREADS=1 $(PYTEST) -m "service and not soak and not gpu" $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(PYTEST) -m "service and not soak and not gpu and not attack" $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-dev
 	@$(PYTEST) -m soak --timeout=0 $(PYTEST_ARGS)
+
+attack: $(VENV)/.stamp-dev
+	@OMP_NUM_THREADS=1 $(PYTEST) -m attack $(PYTEST_ARGS)
 
 bench: $(VENV)/.stamp-dev
 	@for script in tests/bench/*.py; do echo "==> $$script"; $(BIN)/python "$$script" || exit 1; done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from agentgym.errors import InfrastructureError, SandboxError
 from agentgym.sandbox.base import EXIT_SIGNAL_BASE, ExecResult, SandboxFileError
 
 KILLED = EXIT_SIGNAL_BASE + 9
+LONGEST_CHARACTER = 4
+"""Bytes of UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +57,35 @@ def check_file(answer: Answer, path: str) -> None:
         raise SandboxFileError(f"cannot use the file {path!r}: {answer.header['text']}")
 
 
+def whole_characters(data: bytes, *, is_head: bool) -> bytes:
+    r"""Return a piece that was cut out of UTF-8 without the part of a character at its cut.
+
+    Args:
+        data: First bytes, cut at their end, or last bytes, cut at their start.
+        is_head: Which of the two.
+
+    Example:
+        whole_characters(b"a\xc3", is_head=True) is b"a": two bytes make "ä".
+    """
+    if is_head:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(data)
+        pending = len(decoder.getstate()[0])
+        return data[: len(data) - pending]
+    continuation = range(0x80, 0xC0)
+    begin = 0
+    while begin < min(len(data), LONGEST_CHARACTER - 1) and data[begin] in continuation:
+        begin += 1
+    return data[begin:]
+
+
 def joined(pieces: bytes, sizes: Sequence[int], total: int) -> tuple[str, bool]:
     """Return head and tail as one text, the gap named; and whether there is one."""
     head, tail = pieces[: sizes[0]], pieces[sizes[0] : sizes[0] + sizes[1]]
-    omitted = total - len(head) - len(tail)
-    if omitted == 0:
+    if total == len(head) + len(tail):
         return (head + tail).decode("utf-8", "replace"), False
+    head, tail = whole_characters(head, is_head=True), whole_characters(tail, is_head=False)
+    omitted = total - len(head) - len(tail)
     texts = head.decode("utf-8", "replace"), tail.decode("utf-8", "replace")
     return f"{texts[0]}\n[... {omitted} bytes left out ...]\n{texts[1]}", True
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agentgym.errors import InfrastructureError
+from agentgym.sandbox.answers import whole_characters
 
 KILL_WAIT_S = 5.0
 DIAGNOSIS_BYTES = 4096
@@ -97,7 +98,7 @@ class ProcessChannel:
         if self._diagnosis < 0:
             return self._text
         text = os.pread(self._diagnosis, DIAGNOSIS_BYTES, 0)
-        return text.decode("utf-8", "replace").strip()
+        return whole_characters(text, is_head=True).decode("utf-8", "replace").strip()
 
 
 class InnerProcessChannel(ProcessChannel):

@@ -6,6 +6,7 @@ it. A level that cannot be held here is said, not hidden.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import os
 import sys
@@ -18,6 +19,7 @@ from agentgym.checks.sandbox import SandboxReport, check_sandbox
 from agentgym.errors import InfrastructureError
 from agentgym.sandbox import bubblewrap, docker, registry, seccomp, subprocess
 from agentgym.sandbox.base import Sandbox, SandboxUnavailableError
+from agentgym.sandbox.inside import supervisor
 from agentgym.sandbox.owners import is_owner_alive
 
 
@@ -117,7 +119,7 @@ async def _bubblewrap_findings() -> list[Finding]:
     if problem is not None:
         return [Finding(topic=topic, level=Level.NOTE, text=problem, fix=_namespace_fix())]
     findings = [Finding(topic=topic, level=Level.OK, text=f"works ({path})")]
-    return findings + _held(topic)
+    return findings + _held(topic) + _kept_apart(topic)
 
 
 def _namespace_fix() -> str:
@@ -163,6 +165,21 @@ def _held(topic: str) -> list[Finding]:
     return findings
 
 
+def _kept_apart(topic: str) -> list[Finding]:
+    """Say what programs of one box can do to each other on this machine's kernel."""
+    version = supervisor.landlock_version(ctypes.CDLL(None, use_errno=True))
+    if version >= supervisor.LANDLOCK_WITH_SCOPES:
+        return []
+    text = "a program that lives on in a box can signal later ones: Landlock here is too old"
+    if version < supervisor.LANDLOCK_LEAST:
+        text = (
+            "a program that lives on in a box can write to the memory and the output of later "
+            "ones: this kernel has no usable Landlock"
+        )
+    fix = "a kernel from 6.12 on with `landlock` among its security modules"
+    return [Finding(topic=topic, level=Level.NOTE, text=text, fix=fix)]
+
+
 # ---------------------------------------------------------------------------------- docker
 
 
@@ -180,7 +197,8 @@ async def _docker_findings() -> list[Finding]:
         client.close()
     problem = await _start_problem(docker.DockerSandbox)
     if problem is None:
-        return [Finding(topic=topic, level=Level.OK, text=f"works ({engine})")]
+        works = Finding(topic=topic, level=Level.OK, text=f"works ({engine})")
+        return [works, *_kept_apart(topic)]
     return [Finding(topic=topic, level=Level.NOTE, text=f"{engine}: {problem}")]
 
 

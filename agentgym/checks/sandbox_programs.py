@@ -1,4 +1,4 @@
-"""The checks of programs, output and time that `check_sandbox` runs over every box."""
+"""The checks of programs, output, time and forging that `check_sandbox` runs over every box."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import time
 
 from agentgym.checks.sandbox import (
+    ISOLATING,
     Box,
     check,
     count_running,
@@ -162,6 +163,13 @@ async def _(box: Box) -> None:
     expect(text.startswith("BEGINxx") and text.endswith("xxEND\n"), "head or tail is lost")
 
 
+@check("output is cut between characters")
+async def _(box: Box) -> None:
+    for limit in (1000, 1001, 1002):  # a euro sign has three bytes: two of the three fall inside
+        result = await python(box, "print('€' * 1000)", output_limit=limit)
+        expect(result.stdout_truncated and "\ufffd" not in result.stdout, f"limit {limit}")
+
+
 @check("the error at the end of a flood is seen")
 async def _(box: Box) -> None:
     code = "import sys\nsys.stderr.write('x' * 1000000)\nraise ValueError('END')"
@@ -258,3 +266,116 @@ async def _(box: Box) -> None:
             await box.exec(["sleep", "4713"], timeout_s=60)
     equal((await python(box, "print(1)")).stdout, "1\n", "output of the next program")
     equal(await count_running(box, "4713"), 0, "sleepers left")
+
+
+# ------------------------------------------------------ programs that forge others' results
+
+WRITER = """
+import itertools, os
+own, kept = os.getpid(), []
+for text in itertools.cycle({texts!r}):
+    for pid in os.listdir('/proc'):
+        if not pid.isdigit() or int(pid) in (1, own): continue
+        for number in range(24):
+            try: pipe = os.open(f'/proc/{{pid}}/fd/{{number}}', os.O_WRONLY | os.O_NONBLOCK)
+            except OSError: continue
+            try: os.write(pipe, text)
+            except OSError: pass
+            if text or len(kept) > 100: os.close(pipe)
+            else: kept.append(pipe)
+"""
+"""Writes into every pipe of every program that begins, or holds it open if the text is empty."""
+
+FORGERS = {
+    "an exit code": WRITER.format(texts=[b"0 "]),
+    "a reason not to start": WRITER.format(texts=[b"127 no-such-program: not found"]),
+    "garbage for a reason": WRITER.format(texts=[b"garbage", b"\xff" * 4096]),
+    "a pipe held open": WRITER.format(texts=[b""]),
+    "the line of a passed test": WRITER.format(texts=[b"OK\n1 passed\n", b'{"passed": true}']),
+    "signals to all": (
+        "import itertools, os, signal\n"
+        "for number in itertools.cycle((signal.SIGCHLD, signal.SIGCONT)):\n"
+        "    for pid in os.listdir('/proc'):\n"
+        "        if pid.isdigit():\n"
+        "            try: os.kill(int(pid), number)\n"
+        "            except OSError: pass"
+    ),
+}
+"""What it forges -> a program that lives on in a box and tries to, for as long as it lives."""
+TRIES = 15
+
+SPY = """
+import os
+def tried(name, path, flags):
+    try: os.close(os.open(path, flags))
+    except OSError: return
+    found.add(name)
+found, own = set(), os.getpid()
+open('spy-is-ready', 'w').close()
+while True:
+    before = len(found)
+    for pid in os.listdir('/proc'):
+        if not pid.isdigit() or int(pid) in (1, own): continue
+        for name in ('mem', 'maps', 'environ', 'fd/0', 'fd/1', 'fd/2', 'cwd/.', 'root/.'):
+            for how, flags in (('read', os.O_RDONLY), ('write', os.O_WRONLY)):
+                tried(f'{how} {name}', f'/proc/{pid}/{name}', flags | os.O_NONBLOCK)
+        try: os.kill(int(pid), 0)
+        except OSError: continue
+        found.add('signal')
+    if len(found) > before: open('spied', 'w').write(','.join(sorted(found)))
+"""
+"""Notes what of other programs it can open or signal."""
+LANDLOCK_VERSION = (
+    "import ctypes\n"
+    "syscall = ctypes.CDLL(None).syscall\n"
+    "syscall.restype = ctypes.c_long\n"
+    "print(syscall(ctypes.c_long(444), None, ctypes.c_long(0), ctypes.c_long(1)))"
+)
+LANDLOCK_WITH_FOLDERS, LANDLOCK_WITH_SIGNALS = 2, 6
+
+
+async def landlock_version(box: Box) -> int:
+    """Return the version of Landlock that programs of the box have, 0 or less if none."""
+    return int((await python(box, LANDLOCK_VERSION)).stdout)
+
+
+for _name, _code in FORGERS.items():
+
+    @check(f"a program that lives on does not forge another's result: {_name}", on=ISOLATING)
+    async def _(box: Box, code: str = _code) -> None:
+        keeps_apart = await landlock_version(box) >= LANDLOCK_WITH_FOLDERS
+        await box.start_process(["python3", "-c", code])
+        for _ in range(TRIES):
+            result = await box.exec(["false"], timeout_s=QUICK_S)
+            equal((result.exit_code, result.box_restarted), (1, False), "exit code, box restarted")
+            if keeps_apart:
+                equal((result.stdout, result.stderr), ("", ""), "output, errors")
+
+
+@check("programs that live on see nothing of the others", on=ISOLATING)
+async def _(box: Box) -> None:
+    version = await landlock_version(box)
+    if version < LANDLOCK_WITH_FOLDERS:
+        return  # docs/sandbox.md says what such a kernel does not hold
+    await box.start_process(["python3", "-c", SPY])
+    result = await shell(box, "until [ -e spy-is-ready ]; do sleep 0.05; done; sleep 0.3")
+    equal(result.is_ok, True, "ended by itself")
+    seen = set((await shell(box, "cat spied 2>/dev/null; true")).stdout.split(",")) - {""}
+    if version < LANDLOCK_WITH_SIGNALS:
+        seen.discard("signal")
+    equal(sorted(seen), [], "parts of other programs within reach")
+
+
+@check("files move between folders", on=ISOLATING)
+async def _(box: Box) -> None:
+    code = "import os\nos.mkdir('a')\nos.rename('x', 'a/x')\nos.link('a/x', 'y')"
+    await box.write_file("x", "moved")
+    equal((await python(box, code)).stderr, "", "errors")
+    equal(await box.read_file("y"), b"moved", "content")
+
+
+@check("the kernel kills programs for memory before the supervisor", on=ISOLATING)
+async def _(box: Box) -> None:
+    result = await shell(box, "cat /proc/self/oom_score_adj /proc/1/oom_score_adj")
+    own, supervisor = map(int, result.stdout.split())
+    expect(own == 1000 and supervisor < own, f"scores {own} and {supervisor}")
