@@ -1,4 +1,4 @@
-"""Chat templates: Jinja text to a function from messages to text, in a sandbox.
+"""Chat templates: Jinja text to a function from messages to text, in a bounded sandbox.
 
 The environment has what templates written for `transformers` expect: trimmed blocks, loop controls,
 `raise_exception`, `strftime_now`, a `tojson` that does not escape HTML, and `{% generation %}`.
@@ -16,10 +16,11 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentgym.errors import RenderError
 from agentgym.policy import Message
+from agentgym.renderer.bounded_jinja import FAILURES, BoundedEnvironment
+from agentgym.renderer.template_meter import metered
 
 
 class _Generation(Extension):
@@ -38,10 +39,6 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
 class ChatTemplate:
     """A compiled chat template.
 
@@ -52,7 +49,7 @@ class ChatTemplate:
             of the template, have the same date. A run that must repeat itself passes a fixed one.
 
     Raises:
-        RenderError: If `source` is not valid Jinja.
+        RenderError: If `source` is not valid Jinja, or uses a filter that templates may not use.
     """
 
     def __init__(
@@ -62,17 +59,16 @@ class ChatTemplate:
         names: Mapping[str, Any] | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        environment: Any = ImmutableSandboxedEnvironment(
+        environment: Any = BoundedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, LoopControlExtension],
         )
-        environment.filters.update(tojson=_to_json)
         environment.globals.update(raise_exception=_raise_exception, strftime_now=now().strftime)
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise RenderError(f"the chat template is not valid Jinja: {error}") from error
+        except FAILURES as error:
+            raise RenderError(f"the chat template is not valid Jinja: {_reason(error)}") from error
         self._names = dict(names or {})
         self.source = source
 
@@ -86,18 +82,28 @@ class ChatTemplate:
         """Return the text of a conversation.
 
         Raises:
-            RenderError: If the template refuses the conversation.
+            RenderError: If the template refuses the conversation, fails, or takes more work or
+                memory than a rendering may have.
         """
         try:
-            return self._template.render(
-                **self._names,
-                messages=[{"role": m.role, "content": m.content} for m in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise RenderError(f"the chat template refuses the conversation: {error}") from error
+            with metered():
+                return self._template.render(
+                    **self._names,
+                    messages=[{"role": m.role, "content": m.content} for m in messages],
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                )
+        except FAILURES as error:
+            text = f"the chat template refuses the conversation: {_reason(error)}"
+            raise RenderError(text) from error
+
+
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or calls itself without end"
+    return lines[0] if lines else type(error).__name__
 
 
 __all__ = ["ChatTemplate"]
