@@ -6,16 +6,22 @@ and `import agentgym` loads no torch.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from agentgym import seeding
-from agentgym.blocking import is_in_a_loop, run_coroutine
+from agentgym.asking import (
+    Asked,
+    AskedEnvs,
+    AskedPolicy,
+    asked_evaluation,
+    form_problems,
+    policy_of,
+    sources_of,
+)
+from agentgym.blocking import run_coroutine
 from agentgym.config.conflicts import contradictions
 from agentgym.config.loading import load_config
 from agentgym.config.preflight import (
@@ -26,20 +32,20 @@ from agentgym.config.preflight import (
 )
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.redaction import REDACTED
-from agentgym.config.schema import EvalConfig, RolloutConfig, RunConfig
+from agentgym.config.schema import EvalConfig, RunConfig
 from agentgym.engine import Engine, GroupSpec
 from agentgym.evaluation.evaluator import OnEpisode, choose_tasks, evaluate_policy
+from agentgym.evaluation.inherited import with_run_arguments
 from agentgym.evaluation.result import EvaluationResult
+from agentgym.interruption import run_interruptible
 from agentgym.limits import Limits
 from agentgym.opening import acting_problems, load_part, open_policy
-from agentgym.policy import Policy
 from agentgym.records import Json, Sampling, Task, Trajectory
 from agentgym.renderer.base import History
 from agentgym.runs.folder import RunFolder, read_config
+from agentgym.runs.policies import read_policy
 from agentgym.runs.progress import ProgressSink, Silent
 from agentgym.suites import TRAIN, load_suite
-
-T = TypeVar("T")
 
 RESUMABLE = frozenset(
     {
@@ -61,7 +67,7 @@ _RESUMABLE_SECTIONS = ("eval.", "budget.", "checkpoint.")
 
 def rollout(
     env: str,
-    policy: Policy | str,
+    policy: AskedPolicy,
     *,
     tasks: Sequence[Task] | int = 1,
     group_size: int = 1,
@@ -74,13 +80,15 @@ def rollout(
 ) -> tuple[Trajectory, ...]:
     """Run episodes of an environment or a suite and return their records.
 
+    If the policy is of a run, what is None is as in that run's training.
+
     Args:
-        env: Id of an environment, or name of a suite.
-        policy: A policy, or its name as on the command line.
+        env: Id of an environment, or name of a suite, with arguments as on the command line.
+        policy: A policy, its name as on the command line, or a function of the request.
         tasks: What to ask, or how many tasks to take from `split`.
         group_size: Episodes of each task, from the same start.
         split: Which split of the suite.
-        env_kwargs: Arguments of the environment's constructor.
+        env_kwargs: Arguments of the environment's constructor, over those in `env`.
         sampling: How each turn is drawn.
         limits: Bounds, beside the environment's own.
         max_concurrent: Live episodes at most.
@@ -92,10 +100,18 @@ def rollout(
     Example:
         rollout("math/arithmetic-v0", "expert", tasks=3)[0].outcome
     """
-    kwargs = dict(env_kwargs or {})
+    sources = sources_of(env)
+    run = read_policy(policy).run if isinstance(policy, str) else None
+    stored = read_config(run) if run is not None else RunConfig()
+    if run is not None and env_kwargs is None:
+        sources = with_run_arguments(run, stored, sources)
+    if len(sources) != 1:
+        text = f"episodes are of one environment or suite (got {env!r})"
+        raise InvalidInputError([Problem(key="env", text=text)])
+    kwargs = {**cast("Mapping[str, Json]", sources[0].kwargs), **(env_kwargs or {})}
     chosen = tasks
     if isinstance(chosen, int):
-        chosen = load_suite(env, env_kwargs=kwargs).tasks(split, limit=chosen)
+        chosen = load_suite(sources[0].name, env_kwargs=kwargs).tasks(split, limit=chosen)
     _check_rollout({task.env_id for task in chosen}, group_size, kwargs)
     specs = [
         GroupSpec(
@@ -104,21 +120,21 @@ def rollout(
             size=group_size,
             seed=seeding.derive("rollout", seed, task.id),
             env_kwargs=kwargs,
-            sampling=sampling if sampling is not None else RolloutConfig().sampling(),
-            limits=limits if limits is not None else Limits(),
+            sampling=sampling if sampling is not None else stored.rollout.sampling(),
+            limits=limits if limits is not None else stored.limits.to_limits(),
         )
         for number, task in enumerate(chosen)
     ]
-    opened = policy if not isinstance(policy, str) else open_policy(policy)
+    opened = policy_of(policy, history=stored.rollout.history)
 
-    async def run() -> tuple[Trajectory, ...]:
+    async def run_them() -> tuple[Trajectory, ...]:
         async with Engine(opened, max_concurrent=max_concurrent) as engine:
             groups = await engine.run_groups(specs)
-        if isinstance(policy, str):
+        if opened is not policy:
             await opened.aclose()
         return tuple(trajectory for group in groups for trajectory in group.trajectories)
 
-    return run_coroutine(run())
+    return run_coroutine(run_them())
 
 
 def _check_rollout(env_ids: set[str], group_size: int, kwargs: Mapping[str, Json]) -> None:
@@ -137,12 +153,12 @@ def _check_rollout(env_ids: set[str], group_size: int, kwargs: Mapping[str, Json
 
 
 def evaluate(
-    env: str | Mapping[str, Mapping[str, Json]],
-    policy: Policy | str,
+    env: AskedEnvs,
+    policy: AskedPolicy,
     *,
-    settings: EvalConfig | None = None,
+    settings: EvalConfig | Mapping[str, Any] | None = None,
     limits: Limits | None = None,
-    history: History = History.VERBATIM,
+    history: History | None = None,
     max_concurrent: int = 64,
     retries: int = 2,
     name: str = "evaluation",
@@ -150,12 +166,16 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a policy on held-out tasks and return means with intervals, and pass@k.
 
+    If the policy is of a run, its environments have the run's arguments, and sampling, limits,
+    history and seed are those of the run's own evaluations, unless something else is given.
+
     Args:
-        env: An environment or a suite, or several with the arguments of their environments.
-        policy: A policy, or its name as on the command line.
+        env: An environment or a suite, with arguments as on the command line; several as a list, or
+            as a mapping to the arguments of their environments.
+        policy: A policy, its name as on the command line, or a function of the request.
         settings: Tasks, attempts, split, seed and evaluation's own sampling.
         limits: Bounds, beside the environment's own.
-        history: How earlier turns enter the next prompt.
+        history: How earlier turns enter the next prompt; verbatim by default.
         max_concurrent: Live episodes at most.
         retries: Further tries of an episode whose infrastructure failed.
         name: Names the result.
@@ -165,17 +185,35 @@ def evaluate(
         ConfigError: If something that is named is unknown.
 
     Example:
-        evaluate("math/arithmetic", "runs/first", settings=EvalConfig(attempts=4)).outcome.low
+        evaluate("math/arithmetic", "runs/first", settings={"attempts": 4}).outcome.low
     """
-    settings = settings if settings is not None else EvalConfig()
-    # Python callers hand over dictionaries, whatever the annotation says.
-    if not isinstance(cast("object", settings), EvalConfig):
-        text = f"'settings' must be an EvalConfig, such as EvalConfig(tasks=2) (got {settings!r})"
-        raise InvalidInputError([Problem(key="settings", text=text)])
-    sources: dict[str, Mapping[str, Json]] = {env: {}} if isinstance(env, str) else dict(env)
-    check_evaluation(sources, policy, settings)
-    tasks = choose_tasks(sources, split=settings.split, count=settings.tasks, seed=settings.seed)
-    opened = policy if not isinstance(policy, str) else open_policy(policy, history=history)
+    asked = asked_evaluation(env, policy, settings=settings, limits=limits, history=history)
+    return run_evaluation(
+        asked,
+        policy,
+        max_concurrent=max_concurrent,
+        retries=retries,
+        name=name,
+        on_episode=on_episode,
+    )
+
+
+def run_evaluation(
+    asked: Asked,
+    policy: AskedPolicy,
+    *,
+    max_concurrent: int,
+    retries: int,
+    name: str = "evaluation",
+    on_episode: OnEpisode | None = None,
+) -> EvaluationResult:
+    """Evaluate what `asked` says, and nothing of a run beside it."""
+    settings = asked.settings
+    check_evaluation(asked, policy)
+    tasks = choose_tasks(
+        asked.sources, split=settings.split, count=settings.tasks, seed=settings.seed
+    )
+    opened = policy_of(policy, history=asked.history)
 
     async def run() -> EvaluationResult:
         async with Engine(opened, max_concurrent=max_concurrent, retries=retries) as engine:
@@ -184,20 +222,18 @@ def evaluate(
                 tasks,
                 settings,
                 name=name,
-                limits=limits,
-                suites=tuple(sources),
+                limits=asked.limits,
+                suites=tuple(asked.sources),
                 on_episode=on_episode,
             )
-        if isinstance(policy, str):
+        if opened is not policy:
             await opened.aclose()
         return result
 
     return run_coroutine(run())
 
 
-def check_evaluation(
-    sources: Mapping[str, Mapping[str, Json]], policy: Policy | str, settings: EvalConfig
-) -> None:
+def check_evaluation(asked: Asked, policy: AskedPolicy) -> None:
     """Raise what would make an evaluation fail, before anything is loaded.
 
     Raises:
@@ -205,11 +241,10 @@ def check_evaluation(
     """
     problems = [
         problem
-        for source, kwargs in sources.items()
-        for problem in split_problems(source, dict(kwargs), settings.split)
+        for source, kwargs in asked.sources.items()
+        for problem in split_problems(source, dict(kwargs), asked.settings.split)
     ]
-    if isinstance(policy, str):
-        problems += list(acting_problems(policy))
+    problems += acting_problems(policy) if isinstance(policy, str) else form_problems(policy)
     if problems:
         raise InvalidInputError(problems)
 
@@ -338,46 +373,6 @@ def write_report(path: Path) -> None:
 
     draw_if_any(path)
     write_atomic(path / "report.md", report_text(path))
-
-
-def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`; the first Ctrl-C or SIGTERM cancels it, so that it can save, a second one kills.
-
-    A process that a script starts in the background ignores Ctrl-C, as shells want it, but never
-    SIGTERM.
-
-    Raises:
-        KeyboardInterrupt: If it was interrupted.
-    """
-    if threading.current_thread() is not threading.main_thread() or is_in_a_loop():
-        return run_coroutine(work)  # signals belong to the main thread and its loop
-    was_asked = threading.Event()
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        return run_coroutine(_until_terminated(work, was_asked))
-    except asyncio.CancelledError:
-        if was_asked.is_set():
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-async def _until_terminated(work: Coroutine[Any, Any, T], was_asked: threading.Event) -> T:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-
-    def end() -> None:
-        was_asked.set()
-        # The system's own way is back: the next one ends the process at once.
-        loop.remove_signal_handler(signal.SIGTERM)
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        return await work
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 __all__ = ["evaluate", "open_policy", "rollout", "train"]

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import importlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from agentgym.blocking import run_coroutine
-from agentgym.config.preflight import policy_problems
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import ModelConfig, Precision
-from agentgym.errors import MissingExtraError
+from agentgym.errors import InfrastructureError, MissingExtraError, PolicyError
 from agentgym.policies.expert import ExpertPolicy
 from agentgym.policy import Policy
 from agentgym.renderer.base import History
+from agentgym.runs.policies import PolicyKind, policy_problems, read_policy
 from agentgym.runs.text import plain
 
 API_KEY = "OPENAI_API_KEY"
@@ -29,44 +30,39 @@ def open_policy(policy: str, *, history: History = History.VERBATIM) -> Policy:
     """Return a policy that acts.
 
     Args:
-        policy: `expert`, `human`, `smollm2`, a transformers folder, a run's folder,
-            `vllm:URL[,URL…][#FOLDER]`, or `openai:URL#MODEL`, whose key is taken from the variable
-            `OPENAI_API_KEY`.
+        policy: `expert`, `human`, `smollm2`, a transformers folder, a run's folder or one of its
+            checkpoints, `vllm:URL[,URL…][#FOLDER]`, or `openai:URL#MODEL`, whose key is taken from
+            the variable `OPENAI_API_KEY`.
         history: How earlier turns enter the next prompt.
 
     Raises:
-        InvalidInputError: If it is unknown, or knows nothing before it is trained.
+        InvalidInputError: If it is unknown, knows nothing before it is trained, or names a vLLM
+            server that does not answer or does not fit, with the reason.
         MissingExtraError: If it needs torch, which is not installed.
-        InfrastructureError: If a vLLM server cannot be reached.
-        PolicyError: If a vLLM server does not fit, with the reason.
     """
     problems = list(acting_problems(policy))
     if problems:
         raise InvalidInputError(problems)
-    if policy == "expert":
-        return cast("Policy", ExpertPolicy())
-    if policy == "human":
-        return _person()
-    if policy.startswith("openai:"):
-        return _server(policy.removeprefix("openai:"))
-    if policy.startswith("vllm:"):
-        return run_coroutine(_vllm(policy, history))
-    return _model(policy, history)
+    match read_policy(policy).kind:
+        case PolicyKind.EXPERT:
+            return cast("Policy", ExpertPolicy())
+        case PolicyKind.HUMAN:
+            return _person()
+        case PolicyKind.OPENAI:
+            return _server(policy.removeprefix("openai:"))
+        case PolicyKind.VLLM:
+            return run_coroutine(_vllm(policy, history))
+        case _:
+            return _model(policy, history)
 
 
 def acting_problems(policy: str) -> Iterator[Problem]:
     """Yield what is wrong with the name of a policy that is to act, without loading it."""
-    if policy.partition(":")[0] == "tiny":
+    if read_policy(policy).kind is PolicyKind.TINY:
         text = f"a new {policy!r} model knows nothing; give the folder of a run or of a model"
         yield Problem(key="policy", text=text)
         return
-    yield from policy_problems(str(model_folder(policy)), trained=False)
-
-
-def model_folder(policy: str) -> str | Path:
-    """Return the model folder inside a run's folder, or `policy` itself where it is no run."""
-    inside = Path(policy) / "policy"
-    return inside if (Path(policy) / "config.yaml").is_file() and inside.is_dir() else policy
+    yield from policy_problems(policy, trained=False)
 
 
 def load_part(name: str) -> Any:
@@ -99,7 +95,12 @@ def _server(address: str) -> Policy:
 async def _vllm(policy: str, history: History) -> Policy:
     from agentgym.policies.vllm import connect
 
-    opened = await connect(policy, history=history)
+    try:
+        opened = await connect(policy, history=history)
+    except (InfrastructureError, PolicyError) as error:
+        # Nothing has begun: what is wrong is the address, or the server behind it.
+        text = f"{policy!r} cannot be used: {' '.join(str(error).split())}"
+        raise InvalidInputError([Problem(key="policy", text=text)]) from error
     await opened.aclose()  # of connections: the next ones belong to the loop that acts
     return opened
 
@@ -107,9 +108,10 @@ async def _vllm(policy: str, history: History) -> Policy:
 def _model(policy: str, history: History) -> Policy:
     models = load_part("agentgym.trainers.models.load")
     torch = load_part("torch")
-    folder: Path = models.resolve_policy(str(model_folder(policy)))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = models.load_model(folder, ModelConfig(), dtype=Precision.AUTO, device=device)
-    renderer = load_part("agentgym.renderer.folder").load_renderer(folder, history=history)
+    with tempfile.TemporaryDirectory(prefix="agentgym-policy-") as folder_of_checkpoint:
+        folder: Path = models.resolve_policy(policy, folder=Path(folder_of_checkpoint) / "model")
+        model = models.load_model(folder, ModelConfig(), dtype=Precision.AUTO, device=device)
+        renderer = load_part("agentgym.renderer.folder").load_renderer(folder, history=history)
     make: Any = load_part("agentgym.policies.transformers").TransformersPolicy
     return make(model, renderer, policy_id=policy)

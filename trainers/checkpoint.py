@@ -22,7 +22,12 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 
 from agentgym.errors import CheckpointError
 from agentgym.records import Json
@@ -141,6 +146,23 @@ def load(path: Path, learner: Learner) -> LoopState:
     loop = dict(data["loop"])
     loop["outstanding"] = tuple(loop.get("outstanding", ()))  # JSON has lists only
     return LoopState(**loop)
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put the policy's weights of a checkpoint into a model of the same shape, alone.
+
+    Raises:
+        CheckpointError: If they are not there, or are another model's.
+    """
+    policy = nn.ModuleDict({"policy": model})
+    tensors = {"model": get_model_state_dict(policy)}
+    try:
+        with _alone_is_no_news():
+            dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=True)
+    except (OSError, RuntimeError, KeyError, dcp.api.CheckpointException) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{path} does not fit the run's model: {reason}") from error
+    set_model_state_dict(policy, tensors["model"])
 
 
 @contextmanager

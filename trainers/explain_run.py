@@ -19,6 +19,7 @@ from agentgym.records import Group, Score, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
 from agentgym.runs.folder import read_config, read_metrics, read_scores, read_trajectories
+from agentgym.runs.policies import start_of
 from agentgym.trainers import checkpoint
 from agentgym.trainers.batch import Batch
 from agentgym.trainers.beliefs import with_beliefs
@@ -29,7 +30,7 @@ from agentgym.trainers.models.load import resolve_policy
 from agentgym.trainers.open_learner import open_learner
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset, load_preset
-from agentgym.trainers.setup import WARM_START, check_inputs
+from agentgym.trainers.setup import check_inputs
 from agentgym.trainers.staleness import split_stale
 from agentgym.trainers.world import join_world
 
@@ -217,12 +218,7 @@ def _learner_before(run: Path, step: _Step, preset: Preset) -> Learner:
 
 def _start(run: Path, config: RunConfig) -> Path:
     """Return the folder of the model that the first step began from."""
-    for folder in (run / WARM_START, run / "base"):
-        if (folder / "config.json").is_file():
-            return folder
-    if config.warmstart.path is not None:
-        return Path(config.warmstart.path)
-    return resolve_policy(config.policy)
+    return resolve_policy(start_of(run, config))
 
 
 __all__ = ["explain_run"]

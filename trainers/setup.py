@@ -26,6 +26,7 @@ from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
 from agentgym.rewards import Rubric
 from agentgym.runs.folder import STREAMS, RunFolder, read_trajectories
+from agentgym.runs.policies import PolicyKind, read_policy
 from agentgym.runs.progress import ProgressSink
 from agentgym.suites import check_leaks
 from agentgym.trainers import checkpoint
@@ -310,27 +311,35 @@ def make_deterministic() -> None:
 
 
 async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
-    """Return the folder of the model to begin from; a tiny one is built in the run's folder."""
+    """Return the folder of the model to begin from: a new one, or a checkpoint's, in the run's."""
     config = inputs.config
     if config.warmstart.path is not None:
         return Path(config.warmstart.path)
     if is_served(config.policy):
         return await served_base(config.policy)
-    family, _, size = config.policy.partition(":")
-    if family != "tiny":
+    kind, path = read_policy(config.policy).kind, folder.path / "base"
+    if kind not in {PolicyKind.TINY, PolicyKind.CHECKPOINT}:
         return resolve_policy(config.policy)
-    path = folder.path / "base"
     if world.is_main and not (path / "config.json").is_file():
-        corpus = await corpus_texts(inputs.stream, config)
-        build_tiny(
-            path,
-            size=size or "small",
-            corpus=corpus,
-            tags=tags_of(corpus),
-            seed=seeding.derive(config.seed, "weights") % 2**31,
-        )
+        if kind is PolicyKind.TINY:
+            await _build_tiny(inputs, path)
+        else:
+            resolve_policy(config.policy, folder=path)
     world.broadcast(None)
     return path
+
+
+async def _build_tiny(inputs: Inputs, path: Path) -> None:
+    """Write a new tiny model whose tokenizer knows the run's tasks."""
+    config = inputs.config
+    corpus = await corpus_texts(inputs.stream, config)
+    build_tiny(
+        path,
+        size=config.policy.partition(":")[2] or "small",
+        corpus=corpus,
+        tags=tags_of(corpus),
+        seed=seeding.derive(config.seed, "weights") % 2**31,
+    )
 
 
 def _save_start(learner: Learner, place: Place) -> None:

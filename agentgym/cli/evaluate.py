@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentgym.cli.evaluate_settings import is_run, settings_of
-from agentgym.cli.output import print_table, say
+from agentgym.cli.output import complain, print_table, say
+from agentgym.runs.policies import POLICY_HELP
 
 if TYPE_CHECKING:
+    from agentgym.asking import Asked
     from agentgym.config import RunConfig
     from agentgym.evaluation.result import EvaluationResult
-    from agentgym.records import Json
+    from agentgym.runs.reserved import ReservedFile
+
+_NAMED = 3
+"""Suites that the name of a result's file has; the result has all of them."""
 
 
 def evaluate(
@@ -31,11 +34,9 @@ def evaluate(
             "eval.temperature=0.7.",
         ),
     ] = None,
-    policy: Annotated[
-        str, typer.Option(help="A run's folder, a model folder, smollm2, expert, vllm:URL.")
-    ],
+    policy: Annotated[str, typer.Option(help=POLICY_HELP)],
     attempts: Annotated[int | None, typer.Option("-k", help="Attempts at each task.")] = None,
-    tasks: Annotated[int | None, typer.Option("-n", help="Tasks at most.")] = None,
+    tasks: Annotated[int | None, typer.Option("-n", help="Tasks of each suite at most.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="A YAML or TOML file, in place of the run's own.")
     ] = None,
@@ -46,69 +47,78 @@ def evaluate(
 ) -> int:
     """Evaluate a policy on held-out tasks: mean and pass@k, with 95 % intervals.
 
-    Where the policy is a run's folder, sampling, limits and history are those of the run's own
-    evaluations unless settings or a file say something else. The arguments of an environment are
-    those of its entry in the `envs` of settings or file, and those beside its name. Ends with 1 if
-    every attempt failed for a reason that is not the agent's.
+    If the policy is of a run, its environments have the run's arguments, and sampling, limits,
+    history and seed are those of the run's own evaluations, unless settings or a file say something
+    else. Other arguments of an environment stand beside its name, or in its entry in the `envs` of
+    settings or file. Ends with 1 if every attempt failed for a reason that is not the agent's.
     """
-    from agentgym.runs.folder import check_writable, write_atomic
+    from agentgym.cli.evaluate_settings import run_lines, settings_of
 
     resolved = settings_of(words or [], config, policy=policy, attempts=attempts, tasks=tasks)
-    sources = _checked_sources(resolved, policy)
-    file = out if out is not None else _free_file(resolved, policy)
-    check_writable(file)
-    result = _run(resolved, sources, policy)
-    text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
-    # Shown first: a disk that is full by now takes nothing away.
-    if as_json:
-        sys.stdout.write(text)
-    else:
-        show(result)
-    write_atomic(file, text)
-    if not as_json:
-        say(f"\nresult: {file}")
-    return int(_failed_altogether(result))
+    asked = _checked(resolved, policy)
+    with _reserved(resolved, policy, out) as file:
+        for line in run_lines(resolved, policy) if config is None else ():
+            (complain if as_json else say)(line)
+        result = _run(resolved, asked, policy)
+        has_failed = result.counts["failed"] == result.counts["attempts"]
+        text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
+        # Shown first: a disk that is full by now takes nothing away.
+        if as_json:
+            sys.stdout.write(text)
+        else:
+            show(result)
+        if not has_failed:
+            file.write(text)
+    if not as_json and not has_failed:
+        say(f"\nresult: {file.path}")
+    return int(has_failed)
 
 
-def _checked_sources(config: RunConfig, policy: str) -> dict[str, Mapping[str, Json]]:
+def _checked(config: RunConfig, policy: str) -> Asked:
     from agentgym import door
+    from agentgym.asking import Asked
     from agentgym.evaluation.evaluator import own_sources
 
-    sources = own_sources(config)
-    door.check_evaluation(sources, policy, config.eval)
-    return sources
+    asked = Asked(
+        sources=own_sources(config),
+        settings=config.eval,
+        limits=config.limits.to_limits(),
+        history=config.rollout.history,
+    )
+    door.check_evaluation(asked, policy)
+    return asked
 
 
-def _run(
-    config: RunConfig, sources: Mapping[str, Mapping[str, Json]], policy: str
-) -> EvaluationResult:
+def _run(config: RunConfig, asked: Asked, policy: str) -> EvaluationResult:
     from agentgym import door
     from agentgym.cli.live import progress_sink
 
     with progress_sink() as sink:
         sink.on_phase("evaluate", None)
-        return door.evaluate(
-            sources,
+        return door.run_evaluation(
+            asked,
             policy,
-            settings=config.eval,
-            limits=config.limits.to_limits(),
-            history=config.rollout.history,
             max_concurrent=config.rollout.max_concurrent,
             retries=config.rollout.retries,
             on_episode=lambda episode: sink.on_step({"outcome": episode.outcome or 0.0}),
         )
 
 
-def _free_file(config: RunConfig, policy: str) -> Path:
-    """Return a file that is not there yet, in the run's own folder where the policy is a run's."""
+def _reserved(
+    config: RunConfig, policy: str, out: Path | None
+) -> contextlib.AbstractContextManager[ReservedFile]:
+    """Take the file of the result: the one given, or a new one in the folder of the run."""
     from agentgym.runs.folder import RUNS, file_name
+    from agentgym.runs.policies import read_policy
+    from agentgym.runs.reserved import reserve, reserve_new
 
-    of_run = is_run(Path(policy))
-    folder = (Path(policy) if of_run else RUNS) / "evaluations"
+    if out is not None:
+        return reserve(out)
+    run = read_policy(policy).run
     names = [source.name for source in config.envs]
-    stem = file_name("-".join(names if of_run else [*names, Path(policy).name]))
-    numbers = itertools.count(1)
-    return next(f for n in numbers if not (f := folder / f"{stem}-{n}.json").exists())
+    more = [f"and-{len(names) - _NAMED}-more"] if len(names) > _NAMED else []
+    parts = [*names[:_NAMED], *more, *([] if run is not None else [Path(policy).name])]
+    return reserve_new((run or RUNS) / "evaluations", file_name("-".join(parts)))
 
 
 def show(result: EvaluationResult) -> None:

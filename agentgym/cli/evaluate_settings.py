@@ -7,19 +7,24 @@ an environment are those of its entry, and over them those beside its name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from agentgym.evaluation.inherited import (
+    SAMPLING,
+    differences,
+    own_settings,
+    with_run_arguments,
+)
 
 if TYPE_CHECKING:
     from agentgym.config import EnvSource, Problem, RunConfig
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
 _SOURCES = "envs"
 COMMAND_LINE = "command line"
 _ACCEPTED = (
     *("eval.attempts", "eval.tasks", "eval.split", "eval.seed"),
-    *(f"eval.{name}" for name in _SAMPLING),
+    *(f"eval.{name}" for name in SAMPLING),
     *("limits.*", "rollout.history", "rollout.max_concurrent", "rollout.retries"),
     _SOURCES,
 )
@@ -39,8 +44,8 @@ def settings_of(
 ) -> RunConfig:
     """Return what an evaluation is asked to do.
 
-    Where the policy is the folder of a run and no file is given, episodes are drawn and bounded as
-    in that run's own evaluations, unless `words` say something else.
+    If the policy is of a run and no file is given, its environments have the run's arguments and
+    episodes are drawn and bounded as in that run's own evaluations, unless `words` say otherwise.
 
     Args:
         words: Environments and suites, and `key=value` settings.
@@ -55,6 +60,8 @@ def settings_of(
     """
     from agentgym.config import InvalidInputError, load_config
     from agentgym.config.command_line import is_assignment
+    from agentgym.runs.folder import read_config
+    from agentgym.runs.policies import read_policy
 
     settings = [word for word in words if is_assignment(word)]
     named = _sources([f"{_SOURCES}={','.join(w for w in words if not is_assignment(w))}"])
@@ -62,18 +69,32 @@ def settings_of(
     problems = [*_unread_settings(settings), *_unread_of_sources([*named, *listed])]
     if problems:
         raise InvalidInputError(problems)
+    run = read_policy(policy).run if file is None else None
+    stored = read_config(run) if run is not None else None
     extra: dict[str, Any] = {"policy": policy}
     extra |= {"eval.attempts": attempts} if attempts is not None else {}
     extra |= {"eval.tasks": tasks} if tasks is not None else {}
     config = load_config(
         file=file,
-        settings=_of_run(Path(policy)) if file is None else None,
+        settings=own_settings(stored) if stored is not None else None,
         extra=extra,
         assignments=settings,
         is_training=False,
     )
     place = str(file) if file is not None and not listed else COMMAND_LINE
-    return config.model_copy(update={_SOURCES: _with_arguments(named, config.envs, place)})
+    sources = _with_arguments(named, config.envs, place)
+    if run is not None and stored is not None:
+        sources = with_run_arguments(run, stored, sources)
+    return config.model_copy(update={_SOURCES: sources})
+
+
+def run_lines(config: RunConfig, policy: str) -> list[str]:
+    """Return how a policy's own run has what is evaluated, a line for each source."""
+    from agentgym.runs.folder import read_config
+    from agentgym.runs.policies import read_policy
+
+    run = read_policy(policy).run
+    return list(differences(run, read_config(run), config.envs)) if run is not None else []
 
 
 def _with_arguments(
@@ -126,27 +147,6 @@ def _sources(assignments: Sequence[str]) -> tuple[EnvSource, ...]:
 
 def _key(word: str) -> str:
     return word.partition("=")[0]
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a policy is named by the folder of a run."""
-    return (path / "config.yaml").is_file()
-
-
-def _of_run(path: Path) -> dict[str, Any] | None:
-    """Return how a run's own evaluations draw and bound episodes; None if it is no run."""
-    from agentgym.runs.folder import read_config
-
-    if not is_run(path):
-        return None
-    stored = read_config(path)
-    sampling = asdict(stored.eval.sampling())
-    found: dict[str, Any] = {f"eval.{name}": sampling[name] for name in _SAMPLING}
-    found |= {f"limits.{name}": value for name, value in stored.limits.model_dump().items()}
-    return found | {
-        "eval.seed": stored.eval.seed,
-        "rollout.history": stored.rollout.history.value,
-    }
 
 
 def _unread_settings(settings: Sequence[str]) -> Iterator[Problem]:

@@ -106,6 +106,7 @@ class SeedResult:
 def run_seed(seed: int, *, with_control: bool, runs: Path) -> SeedResult:
     """Train one seed, with its control beside it if asked for, and return what it gave."""
     from agentgym import door
+    from agentgym.interruption import run_interruptible
 
     config = quickstart_config(seed)
     folder = next_free(f"quickstart-{seed}", runs)
@@ -117,7 +118,7 @@ def run_seed(seed: int, *, with_control: bool, runs: Path) -> SeedResult:
         if with_control:
             control: Any = importlib.import_module("agentgym.trainers.control")
             work = control.supervised_control(folder, seconds=summary.step_s, progress=sink)
-            door.run_interruptible(work)
+            run_interruptible(work)
     results = {
         name: EvaluationResult.from_dict(tree) for name, tree in read_evaluations(folder).items()
     }

@@ -16,6 +16,7 @@ import typer
 
 from agentgym.cli.output import say
 from agentgym.errors import ConfigError, nearest
+from agentgym.runs.policies import check_policy
 
 if TYPE_CHECKING:
     from agentgym.serving.launch import ServerDevice, ServerSpec
@@ -29,7 +30,8 @@ _WATCH_S = 2.0
 
 def serve(
     policy: Annotated[
-        str | None, typer.Argument(help="A model folder, a run's folder, or smollm2.")
+        str | None,
+        typer.Argument(help="A run's folder, RUN/checkpoints/step_N, a model folder or smollm2."),
     ] = None,
     servers: Annotated[int, typer.Option("-n", help="Servers, one a GPU.", min=1)] = 1,
     port: Annotated[
@@ -82,6 +84,7 @@ def serve(
     _check_ports(port, servers)
     interpreter = str(python) if python is not None else _interpreter()
     _check_interpreter(interpreter)
+    check_policy(policy, trained=True)
     _check_logs(logs)
     folder = _folder(policy, chosen, logs)
     specs = [
@@ -159,13 +162,11 @@ async def _until_signal(work: Coroutine[Any, Any, None]) -> int:
 
 def _folder(policy: str, device: ServerDevice, logs: Path) -> Path:
     """Return the folder to serve: the policy's own, or a copy that a CPU can change."""
-    from agentgym.opening import load_part, model_folder
+    from agentgym.opening import load_part
     from agentgym.serving.launch import ServerDevice
 
-    folder = Path(model_folder(policy)).expanduser()
-    if not (folder / "config.json").is_file():
-        folder = Path(load_part("agentgym.trainers.models.load").resolve_policy(policy))
-    folder = folder.resolve()
+    models = load_part("agentgym.trainers.models.load")
+    folder = Path(models.resolve_policy(policy, folder=logs / "policy")).resolve()
     if device is ServerDevice.CPU:
         untied_copy: Any = load_part("agentgym.trainers.staging").untied_copy
         copy: Path = untied_copy(folder, logs.resolve() / "model")

@@ -14,6 +14,8 @@ from agentgym import registry
 from agentgym.config.schema import MICRO_BATCH_TOKENS, Device, Precision, RunConfig
 from agentgym.errors import AgentGymError
 from agentgym.limits import Limits
+from agentgym.runs.folder import read_config
+from agentgym.runs.policies import PolicyKind, read_policy, start_of
 from agentgym.suites import load_suite
 
 _TINY_PARAMETERS: Mapping[str, float] = {"small": 0.4e6, "base": 3.5e6, "large": 21e6}
@@ -115,8 +117,10 @@ def _evaluation_line(config: RunConfig) -> str:
     count = settings.at_start + between + settings.at_end
     if count == 0:
         return "none"
+    suites = len(set(settings.suites or [source.name for source in config.envs]))
+    each = f"{suites} suites x " if suites > 1 else ""
     return (
-        f"{count} times {settings.tasks} tasks x {settings.attempts} of split {settings.split!r}, "
+        f"{count} times {each}{settings.tasks} tasks x {settings.attempts} of split {settings.split!r}, "
         f"temperature {settings.temperature:g}"
     )
 
@@ -163,12 +167,15 @@ def _micro_batch(config: RunConfig) -> str:
 
 def parameter_count(policy: str) -> float | None:
     """Return the number of weights of a policy by its name, None where it is not known."""
-    family, _, size = policy.partition(":")
-    if family == "tiny":
-        return _TINY_PARAMETERS.get(size or "small")
-    if family == "smollm2":
+    name = read_policy(policy)
+    if name.kind is PolicyKind.TINY:
+        return _TINY_PARAMETERS.get(policy.partition(":")[2] or "small")
+    if name.kind is PolicyKind.SMOLLM2:
         return _SMOLLM2_PARAMETERS
-    files = sorted(Path(policy).expanduser().glob("*.safetensors"))
+    folder = name.folder
+    if name.kind is PolicyKind.CHECKPOINT and name.run is not None:
+        return parameter_count(start_of(name.run, read_config(name.run)))
+    files = sorted(folder.glob("*.safetensors")) if folder is not None else []
     counts = [_weights_in(file) for file in files]
     return sum(counts) if counts else None
 

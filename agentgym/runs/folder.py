@@ -11,6 +11,7 @@ curves.png, .svg     report.md
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -37,6 +38,8 @@ STATE_FILE = "state.json"
 """Written last into the folder of a checkpoint."""
 STREAMS = ("metrics", "trajectories", "scores")
 T = TypeVar("T", Trajectory, Score)
+_LONGEST_NAME = 100
+"""Characters; file systems take 255 bytes, and numbers and endings come on top."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -291,7 +294,7 @@ def write_atomic(path: Path, text: str) -> Path:
     Raises:
         DiskError: If it cannot be written.
     """
-    temporary = _temporary(path)
+    temporary = temporary_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
@@ -307,32 +310,21 @@ def write_atomic(path: Path, text: str) -> Path:
     return path
 
 
-def check_writable(path: Path) -> None:
-    """Raise where `write_atomic` could not write a file, before the work that fills it.
-
-    Raises:
-        ConfigError: If it is a folder, or its folder cannot be made or written to.
-    """
-    temporary = _temporary(path)
-    try:
-        if path.is_dir():
-            raise ConfigError(f"{path} cannot be written: it is a folder; name a file in it")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        temporary.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error.strerror}); name a file that can"
-        ) from error
-
-
-def _temporary(path: Path) -> Path:
+def temporary_of(path: Path) -> Path:
+    """Return the hidden file beside `path` that it is written to before it has its name."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def file_name(text: str) -> str:
-    """Return `text` as a file name: every other character than letters, digits, `._-` is a dash."""
-    return _UNSAFE.sub("-", text).strip("-.") or "run"
+    """Return `text` as a file name: every other character than letters, digits, `._-` is a dash.
+
+    A long text is cut, and told from others that begin alike by a hash of all of it.
+    """
+    name = _UNSAFE.sub("-", text).strip("-.") or "run"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9]}-{digest}"
 
 
 def _finite(value: float | str | None) -> float | str | None:

@@ -14,6 +14,7 @@ import agentgym
 from agentgym import door
 from agentgym.config import EnvSource, EvalConfig, InvalidInputError, OptimConfig, RunConfig
 from agentgym.errors import ConfigError, TaskError
+from agentgym.interruption import run_interruptible
 from agentgym.runs import RunFolder
 
 
@@ -156,7 +157,7 @@ def test_interrupted_work_is_cancelled_so_that_it_can_save(number: signal.Signal
     found = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            door.run_interruptible(work())
+            run_interruptible(work())
     finally:
         signal.signal(signal.SIGINT, found)
     assert saved == ["state"]
@@ -177,9 +178,3 @@ def test_rollout_refuses_what_would_give_no_episode(arguments: dict[str, Any], w
     with pytest.raises(InvalidInputError) as caught:
         agentgym.rollout("math/arithmetic-v0", "expert", tasks=[task], **arguments)
     assert words in str(caught.value)
-
-
-def test_evaluation_says_what_settings_are() -> None:
-    settings: Any = {"tasks": 2}
-    with pytest.raises(InvalidInputError, match=r"must be an EvalConfig.* \(got \{'tasks': 2\}\)"):
-        agentgym.evaluate("math/arithmetic", "expert", settings=settings)

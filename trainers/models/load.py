@@ -1,4 +1,4 @@
-"""From what a user writes (`tiny:base`, `smollm2`, a path) to a folder, and on to a model.
+"""From what a user writes (`tiny:base`, a run, a checkpoint) to a folder, and on to a model.
 
 Safetensors only, no code from the folder, nothing from a network.
 """
@@ -13,17 +13,24 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from agentgym.errors import ConfigError, MissingExtraError, nearest
-from agentgym.renderer.fast_tokenizer import read_json
+from agentgym.config.problems import InvalidInputError
+from agentgym.errors import ConfigError, MissingExtraError
+from agentgym.runs.folder import read_config
+from agentgym.runs.policies import (
+    PolicyKind,
+    PolicyName,
+    check_policy,
+    folder_problems,
+    start_of,
+)
 from agentgym.trainers.forward import check_head
 from agentgym.trainers.models.quiet import no_progress_bars
 from agentgym.trainers.models.recompute import enable_recomputing
+from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.smollm2 import smollm2_folder
 from agentgym.trainers.models.tiny import TinySize, build_tiny
 
-_KINDS = ("tiny", "tiny:small", "tiny:base", "tiny:large", "smollm2")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _LORA_TARGETS = "all-linear"
 _LORA_SCALE = 2.0
 """Default `lora_alpha` is this times the rank."""
@@ -33,51 +40,44 @@ def resolve_policy(name: str, *, folder: Path | None = None) -> Path:
     """Return the model folder that a policy's name means.
 
     Args:
-        name: `tiny[:small|base|large]`, `smollm2`, or the path of a transformers folder.
-        folder: Where a new tiny model is written; default a temporary folder.
+        name: As on the command line, of a policy that has weights on this machine.
+        folder: Where a new tiny model, or the model of a checkpoint, is written; by default a
+            temporary folder.
 
     Raises:
         ConfigError: If the name is none of these, or the folder holds no readable model.
     """
-    family, _, size = name.partition(":")
-    if family == "tiny" and not Path(name).exists():
-        if size and size not in tuple(TinySize):
-            raise ConfigError(
-                f"'policy' tiny has the sizes {[*map(str, TinySize)]!r} (got {size!r})"
-                f"{nearest(size, map(str, TinySize))}"
-            )
-        target = folder if folder is not None else Path(tempfile.mkdtemp(prefix="agentgym-tiny-"))
-        return build_tiny(target, size=size or TinySize.SMALL)
-    if name == "smollm2":
+    policy = check_policy(name, trained=True)
+    if policy.kind is PolicyKind.SMOLLM2:
         return smollm2_folder()
-    path = Path(name)
-    if not path.exists():
-        raise ConfigError(
-            f"'policy' must be one of {list(_KINDS)!r}, vllm:URL, or a model folder that exists "
-            f"(got {name!r}){nearest(name, _KINDS)}"
-        )
-    check_folder(path)
-    return path
+    if policy.kind in {PolicyKind.TINY, PolicyKind.CHECKPOINT}:
+        target = folder or Path(tempfile.mkdtemp(prefix="agentgym-policy-")) / "model"
+        if policy.kind is PolicyKind.TINY:
+            return build_tiny(target, size=name.partition(":")[2] or TinySize.SMALL)
+        return export_checkpoint(policy, target)
+    if policy.folder is None:
+        raise ConfigError(f"{name!r} has no model folder on this machine")
+    return policy.folder
 
 
-def check_folder(folder: Path) -> None:
-    """Check that a folder holds a model that can be loaded, without loading it.
+def export_checkpoint(policy: PolicyName, target: Path) -> Path:
+    """Write the model of a run's checkpoint as a transformers folder and return it.
 
     Raises:
-        ConfigError: If its config, its safetensors or its tokenizer is missing or unreadable, or
-            it needs code of its own.
+        ConfigError: If the model that the run began from is not there.
+        CheckpointError: If the checkpoint does not fit it.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"'policy' must be a folder (got {str(folder)!r}, which is a file)")
-    config = _config(folder)
-    if "model_type" not in config:
-        raise ConfigError(f"{str(folder / 'config.json')!r} names no 'model_type'")
-    if not any(folder.glob("*.safetensors")):
-        has_pickle = any(folder.glob("*.bin"))
-        hint = "; .bin files can run code and are not read: convert them" if has_pickle else ""
-        raise ConfigError(f"{str(folder)!r} has no .safetensors file{hint}")
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ConfigError(f"{str(folder)!r} has no tokenizer (one of {list(_TOKENIZER_FILES)!r})")
+    # Imported here: a learner is made of loaded models.
+    from agentgym.trainers.checkpoint import load_weights
+
+    assert policy.run is not None
+    assert policy.folder is not None
+    config = read_config(policy.run)
+    with tempfile.TemporaryDirectory(prefix="agentgym-start-") as temporary:
+        base = resolve_policy(start_of(policy.run, config), folder=Path(temporary) / "model")
+        model = load_model(base, config.model, dtype="float32")
+        load_weights(policy.folder, model)
+        return save_policy(model, base, target)
 
 
 def load_model(
@@ -101,7 +101,9 @@ def load_model(
         ConfigError: If the folder cannot be read as a causal model.
         MissingExtraError: If adapters are asked for and peft is not installed.
     """
-    check_folder(folder)
+    problems = list(folder_problems(folder))
+    if problems:
+        raise InvalidInputError(problems)
     place = torch.device(device)
     number = _number_format(dtype, place)
     model = _read(folder, number).to(place)
@@ -216,14 +218,4 @@ def _read(folder: Path, number: torch.dtype) -> nn.Module:
         ) from error
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"{str(folder)!r} is not a model folder: it has no config.json")
-    try:
-        return read_json(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-__all__ = ["add_lora", "check_folder", "load_model", "resolve_policy"]
+__all__ = ["add_lora", "export_checkpoint", "load_model", "resolve_policy"]

@@ -14,7 +14,6 @@ from agentgym.config import InvalidInputError, RunConfig, load_config
 from agentgym.config.implications import implications, most_tokens, parameter_count
 from agentgym.config.preflight import (
     checked_config,
-    policy_problems,
     preflight,
     run_path,
     training_tasks,
@@ -50,7 +49,7 @@ def test_right_config_passes_and_makes_nothing(tmp_path: Path) -> None:
         (["envs=math/arithmetic", "preset=a.yaml"], "preset file 'a.yaml' does not exist"),
         (["envs=math/arithmetic", "gate.clip_hi=0.3"], "unknown key 'clip_hi'"),
         (["envs=math/arithmetic", "policy=tiny:smal"], "(did you mean 'small'?)"),
-        (["envs=math/arithmetic", "policy=no/folder"], "nor a folder"),
+        (["envs=math/arithmetic", "policy=no/folder"], "a model folder or vllm:URL"),
         (["envs=math/arithmetic", "policy=vllm:host"], "vllm"),
         ([], "no environment given"),
     ],
@@ -93,57 +92,6 @@ def test_used_run_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match="holds a run already"):
         checked_config(assignments=["envs=math/arithmetic", f"run_dir={tmp_path}"])
-
-
-# ---------------------------------------------------------------------------------- policies
-
-
-def folder(path: Path, **files: str) -> Path:
-    for name, text in files.items():
-        (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
-    return path
-
-
-def test_unreadable_model_folder_says_all_that_is_missing(tmp_path: Path) -> None:
-    (line,) = [p.text for p in policy_problems(str(tmp_path), trained=True)]
-    assert "config.json cannot be read" in line
-    folder(tmp_path, config__json='{"x": 1}')
-    texts = [p.text for p in policy_problems(str(tmp_path), trained=True)]
-    assert [
-        "has no model_type" in texts[0] or "no model_type" in texts[0],
-        "no .safetensors weights" in texts[1],
-        "has no tokenizer" in texts[2],
-    ] == [True] * 3
-    folder(tmp_path, config__json="{broken")
-    (line,) = [p.text for p in policy_problems(str(tmp_path), trained=True)]
-    assert "config.json cannot be read" in line
-
-
-def test_whole_model_folder_passes(tmp_path: Path) -> None:
-    folder(
-        tmp_path, config__json='{"model_type": "llama"}', model__safetensors="", tokenizer__json=""
-    )
-    assert list(policy_problems(str(tmp_path), trained=True)) == []
-
-
-@pytest.mark.parametrize("policy", ["expert", "human"])
-def test_policies_without_ids_act_but_are_not_trained(policy: str) -> None:
-    assert list(policy_problems(policy, trained=False)) == []
-    assert len(list(policy_problems(policy, trained=True))) == 1
-
-
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        ("openai:http://host/v1", "openai:http://HOST:PORT/v1#MODEL"),
-        ("openai:host#model", "openai:http://HOST:PORT/v1#MODEL"),
-        ("openai:http://host/v1#model", None),
-    ],
-)
-def test_server_is_written_with_address_and_model(policy: str, words: str | None) -> None:
-    texts = [problem.text for problem in policy_problems(policy, trained=False)]
-    assert len(texts) == (words is not None)
-    assert words is None or words in texts[0]
 
 
 # -------------------------------------------------------------------------------------- leaks
@@ -259,7 +207,7 @@ def test_vast_split_is_compared_by_its_first_tasks_only() -> None:
     ("assignments", "words"),
     [
         (["gate.clip_high=-1"], "'clip_high': Input should be greater than 0 (got -1)"),
-        (["warmstart.path=no/folder", "warmstart.steps=0"], "(got 'no/folder'): there is no such"),
+        (["warmstart.path=no/folder", "warmstart.steps=0"], "'no/folder' is no model folder: there is no such"),
         (["run_dir={tmp}/full/x/y"], "full is none)"),
         (["run_dir=/proc/foo"], "(got '/proc/foo'; /proc is none)"),
         (["envs=code/functions:sandbox=foo"], "(got 'foo')"),

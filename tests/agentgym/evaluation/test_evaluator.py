@@ -147,13 +147,11 @@ def test_task_choice_is_the_same_for_equal_arguments_and_disjoint_from_training_
     assert not {t.content_hash for t in first} & {t.content_hash for t in training}
 
 
-def test_tasks_are_taken_in_equal_parts() -> None:
-    sources = {"math/arithmetic": {}, "games/wordle": {}, "games/gridworld": {}}
-    chosen = choose_tasks(sources, split="held_out", count=8, seed=0)
-    # 8 = 3 + 3 + 2
-    assert [task.suite for task in chosen] == (
-        ["math/arithmetic"] * 3 + ["games/wordle"] * 3 + ["games/gridworld"] * 2
-    )
+def test_c5_each_source_gives_as_many_tasks_as_if_it_were_alone() -> None:
+    sources = {"math/arithmetic": {}, "games/wordle": {}}
+    chosen = choose_tasks(sources, split="held_out", count=3, seed=0)
+    assert [task.suite for task in chosen] == ["math/arithmetic"] * 3 + ["games/wordle"] * 3
+    assert chosen[:3] == choose_tasks(ARITHMETIC, split="held_out", count=3, seed=0)
 
 
 def test_unknown_sources_and_splits_are_refused() -> None:

@@ -12,7 +12,6 @@ import torch
 from agentgym.errors import ConfigError
 from agentgym.trainers.models import smollm2
 from agentgym.trainers.models.load import (
-    check_folder,
     load_learner,
     load_model,
     resolve_policy,
@@ -41,9 +40,9 @@ def test_names_resolve_to_folders(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("smollm", r"\(got 'smollm'\) \(did you mean 'smollm2'\?\)"),
-        ("tiny:bas", r"\(got 'bas'\) \(did you mean 'base'\?\)"),
-        ("/no/such/folder", r"a model folder that exists \(got '/no/such/folder'\)"),
+        ("smollm", r"unknown policy 'smollm' \(did you mean 'smollm2'\?\)"),
+        ("tiny:bas", r"\(got 'tiny:bas'\) \(did you mean 'base'\?\)"),
+        ("/no/such/folder", r"unknown policy '/no/such/folder': give tiny, smollm2, a run's"),
     ],
 )
 def test_unknown_names_are_one_line(name: str, message: str) -> None:
@@ -76,11 +75,11 @@ def spoil(folder: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("config", "is not a model folder: it has no config.json"),
-        ("malformed config", "cannot read"),
-        ("no type", "names no 'model_type'"),
+        ("config", "is no model folder: its config.json cannot be read"),
+        ("malformed config", "cannot be read"),
+        ("no type", "has no model_type"),
         ("unknown type", "cannot be loaded as a causal model"),
-        ("pickle", "no .safetensors file; .bin files can run code"),
+        ("pickle", "no .safetensors weights; other formats can run code"),
         ("weights", "cannot be loaded as a causal model"),
         ("tokenizer", "has no tokenizer"),
     ],
@@ -97,8 +96,8 @@ def test_unreadable_folders_are_one_line(
 
 
 def test_a_file_is_not_a_folder(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="which is a file"):
-        check_folder(tiny / "config.json")
+    with pytest.raises(ConfigError, match="it is a file"):
+        load_model(tiny / "config.json")
 
 
 @pytest.mark.parametrize(
