@@ -107,7 +107,9 @@ def eval_settings(settings: object, defaults: Mapping[str, Any]) -> EvalConfig:
     if isinstance(given, EvalConfig):
         given = given.model_dump(exclude_unset=True)
     if not isinstance(given, Mapping):
-        text = f"'settings' must be an EvalConfig or a mapping such as {{'tasks': 2}} (got {given!r})"
+        text = (
+            f"'settings' must be an EvalConfig or a mapping such as {{'tasks': 2}} (got {given!r})"
+        )
         raise InvalidInputError([Problem(key="settings", text=text)])
     fields = {**defaults, **cast("Mapping[str, Any]", given)}
     extra = {f"eval.{name}": value for name, value in fields.items()}

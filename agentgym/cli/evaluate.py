@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +17,13 @@ from agentgym.runs.policies import POLICY_HELP
 if TYPE_CHECKING:
     from agentgym.asking import Asked
     from agentgym.config import RunConfig
-    from agentgym.evaluation.result import EvaluationResult
+    from agentgym.evaluation.result import Breakdown, EvaluationResult
     from agentgym.runs.reserved import ReservedFile
 
 _NAMED = 3
 """Suites that the name of a result's file has; the result has all of them."""
+_SUITE = "suite="
+"""Begins the names of the parts of a result that are one suite each."""
 
 
 def evaluate(
@@ -60,7 +63,7 @@ def evaluate(
         for line in run_lines(resolved, policy) if config is None else ():
             (complain if as_json else say)(line)
         result = _run(resolved, asked, policy)
-        has_failed = result.counts["failed"] == result.counts["attempts"]
+        has_failed = _failed_altogether(result)
         text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
         # Shown first: a disk that is full by now takes nothing away.
         if as_json:
@@ -150,12 +153,35 @@ def _failed_altogether(result: EvaluationResult) -> bool:
 
 
 def _show_means(result: EvaluationResult) -> None:
+    of_suites = {k: v for k, v in result.breakdowns.items() if k.startswith(_SUITE)}
+    over = f" over all {len(result.suites)} suites" if of_suites else ""
     rows = [
-        ["mean outcome", str(result.outcome)],
-        ["solved", str(result.success)],
+        [f"mean outcome{over}", str(result.outcome)],
+        [f"solved{over}", str(result.success)],
         *([f"pass@{k}", str(interval)] for k, interval in result.pass_at.items() if k > 1),
-        *([f"  {name}", str(part.outcome)] for name, part in result.breakdowns.items()),
+        *(
+            [f"  {name}", str(part.outcome)]
+            for name, part in result.breakdowns.items()
+            if name not in of_suites
+        ),
     ]
+    if of_suites:
+        _show_card(of_suites)
     print_table(["", "estimate [95 %, clustered by task]"], rows)
     if result.counts["failed"] and result.outcome_without_failures is not None:
         say(f"mean outcome of the attempts that did not fail: {result.outcome_without_failures}")
+
+
+def _show_card(of_suites: Mapping[str, Breakdown]) -> None:
+    """Print one row a suite."""
+    rows = [
+        [
+            name.removeprefix(_SUITE),
+            str(part.outcome.count),
+            str(part.outcome),
+            str(part.success),
+            str(part.failures),
+        ]
+        for name, part in of_suites.items()
+    ]
+    print_table(["suite", "tasks", "mean outcome [95 %]", "solved [95 %]", "failed"], rows)

@@ -40,6 +40,7 @@ def compare(
     if len(sides) < 2:
         raise ConfigError(f"two sides or more can be compared (got {len(sides)})")
     results = [_results_of(side, last) for side in sides]
+    _refuse_unlike(sides, results)
     first = sides[0]
     rows: list[dict[str, Any]] = []
     for position, (side, found) in enumerate(zip(sides, results, strict=True)):
@@ -64,6 +65,21 @@ def compare(
         "tasks",
     ]
     print_table(header, [_row(row) for row in rows])
+
+
+def _refuse_unlike(sides: list[str], results: list[list[EvaluationResult]]) -> None:
+    """Raise where a mean or a difference would be of unlike evaluations."""
+    from agentgym.evaluation.comparison import unlike
+
+    base = results[0][0]
+    for side, found in zip(sides, results, strict=True):
+        for result in found:
+            reason = unlike(base, result)
+            if reason is not None:
+                raise ConfigError(
+                    f"{base.name} of {sides[0]} and {result.name} of {side} cannot be compared: "
+                    f"{reason}"
+                )
 
 
 def _row(row: dict[str, Any]) -> list[str]:

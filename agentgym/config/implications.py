@@ -120,8 +120,8 @@ def _evaluation_line(config: RunConfig) -> str:
     suites = len(set(settings.suites or [source.name for source in config.envs]))
     each = f"{suites} suites x " if suites > 1 else ""
     return (
-        f"{count} times {each}{settings.tasks} tasks x {settings.attempts} of split {settings.split!r}, "
-        f"temperature {settings.temperature:g}"
+        f"{count} times {each}{settings.tasks} tasks x {settings.attempts} of split "
+        f"{settings.split!r}, temperature {settings.temperature:g}"
     )
 
 

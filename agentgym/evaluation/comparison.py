@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgym.errors import ConfigError
+from agentgym.evaluation.inherited import shown
 from agentgym.evaluation.result import EvaluationResult
 from agentgym.evaluation.statistics import (
     Interval,
@@ -60,6 +61,39 @@ def combine(results: Sequence[EvaluationResult]) -> Interval:
     if interval is None:
         raise ConfigError("a mean over evaluations needs one or more (got none)")
     return interval
+
+
+def unlike(first: EvaluationResult, second: EvaluationResult) -> str | None:
+    """Return why the means of two evaluations must not be compared; None if they may.
+
+    Unlike are evaluations of other suites or splits, under other arguments of an environment, or
+    with other system prompts for a task that both have. Sampling may differ: it belongs to the
+    policy.
+    """
+    if set(first.suites) != set(second.suites):
+        return f"one is on {', '.join(first.suites)}, the other on {', '.join(second.suites)}"
+    if first.split != second.split:
+        return f"one is on the split {first.split}, the other on {second.split}"
+    if bool(first.posed) != bool(second.posed):
+        return "one does not record the arguments of its environments: evaluate it again"
+    for suite, posed in first.posed.items():
+        other = second.posed.get(suite, posed)
+        if posed.env_id != other.env_id:
+            return f"{suite} is of {posed.env_id} in one, and of {other.env_id} in the other"
+        if posed.kwargs != other.kwargs:
+            return (
+                f"{suite} has {shown(posed.kwargs)} in one, and {shown(other.kwargs)} in the other"
+            )
+    return _unlike_prompts(first, second)
+
+
+def _unlike_prompts(first: EvaluationResult, second: EvaluationResult) -> str | None:
+    before = {one.task: one.prompt_hash for one in first.attempts if one.prompt_hash}
+    for one in second.attempts:
+        known = before.get(one.task)
+        if known is not None and one.prompt_hash and known != one.prompt_hash:
+            return f"the task {one.task} has another system prompt in each of them"
+    return None
 
 
 def compare(

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym.errors import RecordError
 from agentgym.evaluation.statistics import Interval
-from agentgym.records import Sampling
+from agentgym.records import Json, Sampling
 
 SCHEMA_VERSION = 1
 
@@ -63,11 +63,27 @@ class Attempt:
     """Sampled tokens."""
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
     """name -> sum over the turns of the environment's named rewards."""
+    prompt_hash: str = ""
+    """First digits of the SHA-256 of the system prompt; empty if the episode never started."""
 
     @property
     def value(self) -> float:
         """Return what the attempt counts in the headline: a failure counts 0."""
         return self.outcome if self.outcome is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posed:
+    """By which environment the tasks of a suite were posed.
+
+    Example:
+        Posed(env_id="math/arithmetic-v0", kwargs={"instructions": False})
+    """
+
+    env_id: str
+    """Its id, with the version."""
+    kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Arguments that all tasks have in common; secrets redacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +112,8 @@ class EvaluationResult:
     """Learner updates behind the weights."""
     suites: tuple[str, ...]
     """What the tasks were taken from."""
+    posed: Mapping[str, Posed] = field(default_factory=dict[str, Posed])
+    """Suite -> its environment; empty in files that older versions wrote."""
     split: str
     """Which split of them."""
     attempts_per_task: int
@@ -178,6 +196,7 @@ def _typed(fields: Mapping[str, Any]) -> dict[str, Any]:
     sampling: dict[str, Any] = {**fields["sampling"], "stop": tuple(fields["sampling"]["stop"])}
     return {
         "suites": tuple(fields["suites"]),
+        "posed": {name: Posed(**posed) for name, posed in fields.get("posed", {}).items()},
         "sampling": Sampling(**sampling),
         "outcome": Interval(**fields["outcome"]),
         "success": Interval(**fields["success"]),

@@ -24,9 +24,14 @@ def length_warning(cut_off: Sequence[bool], outcomes: Sequence[float]) -> str | 
     if rate < _MOST_CUT_OFF:
         return None
     text = f"{rate:.0%} of the episodes were cut off at the length limit"
-    if deviation == 0:
-        text += " and the outcomes do not vary (standard deviation 0): there is nothing to learn"
-    return f"{text}; raise 'max_new_tokens'"
+    if deviation > 0:
+        return f"{text}; raise 'max_new_tokens'"
+    return (
+        f"{text} and the outcomes do not vary (standard deviation 0): there is nothing to learn. "
+        "Look at some (`agentgym view`): 'max_new_tokens' is too small where they make sense and "
+        "are cut. A policy that never ends a turn has to learn that first, from a warm start, or "
+        "is played under another prompt than it was trained on"
+    )
 
 
 def failure_warning(failed: int, attempts: int) -> str | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentgym.evaluation.result import Attempt, Breakdown, EvaluationResult, task_means
+import agentgym
+from agentgym.config.redaction import redact
+from agentgym.evaluation.result import Attempt, Breakdown, EvaluationResult, Posed, task_means
 from agentgym.evaluation.signals import failure_warning, length_warning
 from agentgym.evaluation.statistics import Interval, mean_interval, pass_at_k
 from agentgym.records import ErrorKind, Group, Sampling, Score, Task, Trajectory
 
-_PACKAGES = ("agentgym-rl-kit", "torch", "transformers", "vllm", "tokenizers", "gymnasium")
+_PACKAGES = ("torch", "transformers", "vllm", "tokenizers", "gymnasium")
+
+
+_HASH_DIGITS = 12
 
 
 def task_key(task: Task) -> str:
@@ -71,7 +77,13 @@ def attempt_of(task: Task, trajectory: Trajectory, score: Score | None, *, index
             if turn.completion.tokens is not None
         ),
         rewards=dict(rewards),
+        prompt_hash=_prompt_hash(trajectory.system_prompt),
     )
+
+
+def _prompt_hash(system_prompt: str) -> str:
+    digest = hashlib.sha256(system_prompt.encode("utf-8", "surrogatepass")).hexdigest()
+    return digest[:_HASH_DIGITS]
 
 
 def _never_ran(task: Task, index: int) -> Attempt:
@@ -115,6 +127,7 @@ def summarise(
         policy_id=policy_id,
         policy_version=policy_version,
         suites=tuple(suites),
+        posed=_posed(tasks),
         split=split,
         attempts_per_task=attempts_per_task,
         sampling=sampling,
@@ -132,6 +145,26 @@ def summarise(
         seconds=seconds,
         environment=installed_versions(),
     )
+
+
+def _posed(tasks: Sequence[Task]) -> dict[str, Posed]:
+    """Return suite -> the environment of its tasks, with the arguments that all of them have."""
+    by_suite: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_suite.setdefault(_suite_of(task), []).append(task)
+    found: dict[str, Posed] = {}
+    for suite, of_suite in by_suite.items():
+        common = {
+            key: value
+            for key, value in of_suite[0].env_kwargs.items()
+            if all(key in t.env_kwargs and t.env_kwargs[key] == value for t in of_suite)
+        }
+        found[suite] = Posed(env_id=of_suite[0].env_id, kwargs=redact(common))
+    return found
+
+
+def _suite_of(task: Task) -> str:
+    return task.suite or task.env_id
 
 
 def _whole(attempts: Sequence[Attempt]) -> Breakdown:
@@ -197,13 +230,18 @@ def _counts(attempts: Sequence[Attempt]) -> dict[str, int]:
 
 
 def _breakdowns(attempts: Sequence[Attempt], tasks: Sequence[Task]) -> dict[str, Breakdown]:
-    """Return the headline by suite, level and tag, where there is more than one of a kind."""
-    labels = {task_key(task): _labels(task) for task in tasks}
-    names = sorted({label for of_task in labels.values() for label in of_task})
-    kinds = Counter(name.partition("=")[0] for name in names)
+    """Return the headline by suite, level and tag, where there is more than one of a kind.
+
+    Levels and tags of different suites have nothing in common, so they are not put together.
+    """
+    is_one = len({_suite_of(task) for task in tasks}) < 2
+    labels = {task_key(task): _labels(task, "" if is_one else _suite_of(task)) for task in tasks}
+    names = {label for of_task in labels.values() for label in of_task}
+    kinds = Counter(name.rpartition("=")[0] for name in names)
     found: dict[str, Breakdown] = {}
-    for name in names:
-        if kinds[name.partition("=")[0]] == 1:
+    # Suites first: the parts of each stand below them.
+    for name in sorted(names, key=lambda name: (not name.startswith("suite="), name)):
+        if kinds[name.rpartition("=")[0]] == 1:
             continue
         part = _headline([a for a in attempts if name in labels.get(a.task, ())])
         if part is not None:
@@ -211,12 +249,13 @@ def _breakdowns(attempts: Sequence[Attempt], tasks: Sequence[Task]) -> dict[str,
     return found
 
 
-def _labels(task: Task) -> frozenset[str]:
-    labels = {f"suite={task.suite or task.env_id}", *(f"tag={tag}" for tag in task.tags)}
-    if task.difficulty is not None:
-        labels.add(f"level={task.difficulty:g}")
-        labels.discard(f"tag=level-{task.difficulty:g}")  # the same tasks under another name
-    return frozenset(labels)
+def _labels(task: Task, suite: str) -> frozenset[str]:
+    within = f"{suite} " if suite else ""
+    level = f"{task.difficulty:g}" if task.difficulty is not None else None
+    # A tag `level-2` would be the same tasks under another name.
+    tags = [tag for tag in task.tags if level is None or tag != f"level-{level}"]
+    levels = [f"{within}level={level}"] if level is not None else []
+    return frozenset({f"suite={_suite_of(task)}", *levels, *(f"{within}tag={tag}" for tag in tags)})
 
 
 def _warnings(attempts: Sequence[Attempt]) -> tuple[str, ...]:
@@ -230,7 +269,7 @@ def _warnings(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results may depend on."""
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "agentgym": agentgym.__version__}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)

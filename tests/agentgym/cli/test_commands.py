@@ -117,6 +117,36 @@ def test_compare_shows_paired_differences_to_the_first(
     assert "+0.250" in capsys.readouterr().out  # two runs are one side
 
 
+def test_c2_compare_refuses_one_policy_under_two_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, out in (("", "a.json"), (":instructions=false", "b.json"), ("", "c.json")):
+        words = ["eval", f"math/arithmetic{name}", "--policy", "expert", "-n", "2", "--out", out]
+        assert main(words) == 0
+    capsys.readouterr()
+    for sides in (["a.json", "b.json"], ["a.json", "a.json,b.json"]):
+        assert main(["compare", *sides]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "has no arguments in one, and instructions=False in the other" in line
+    assert main(["compare", "a.json", "c.json"]) == 0
+
+
+def test_c5_an_evaluation_of_many_suites_has_a_card_and_a_short_file_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["math/arithmetic", "games/wordle", "games/gridworld", "games/guess-number"]
+    assert main(["eval", ",".join(names), "--policy", "expert", "-n", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "mean outcome over all 4 suites" in out
+    for name in names:
+        assert any(name in line and " 2 " in line for line in out.splitlines())
+    (file,) = (tmp_path / "runs" / "evaluations").iterdir()
+    assert file.name == ("math-arithmetic-games-wordle-games-gridworld-and-1-more-expert-1.json")
+    assert json.loads(file.read_text(encoding="utf-8"))["counts"]["tasks"] == 8
+
+
 def test_compare_needs_an_evaluation(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,7 +221,9 @@ def test_eval_looks_at_its_target_before_it_evaluates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentgym.door.run_evaluation", lambda *args, **kwargs: pytest.fail("it ran"))
+    monkeypatch.setattr(
+        "agentgym.door.run_evaluation", lambda *args, **kwargs: pytest.fail("it ran")
+    )
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for out in ("file/result.json", "folder", f"{'n' * 300}.json"):

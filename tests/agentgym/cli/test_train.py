@@ -55,15 +55,40 @@ def test_run_leaves_a_whole_folder_and_is_not_run_twice_i1(
     assert [row["step"] for row in read_metrics(run)] == [1, 2, 3]
 
 
-def test_trained_policy_is_evaluated_from_its_run_folder(
+def test_trained_policy_is_evaluated_and_trained_on_from_its_run_folder(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "math/arithmetic", "run_dir=run", "steps=1", *SETTINGS]) == 0
+    plain = "math/arithmetic:instructions=false"
+    assert main(["train", plain, "run_dir=run", "steps=2", "checkpoint.every=1", *SETTINGS]) == 0
     capsys.readouterr()
-    arguments = ["eval", "math/arithmetic", "--policy", "run", "-n", "3", "--json"]
-    assert main([*arguments, "eval.max_new_tokens=8", "limits.max_turns=2"]) == 0
-    assert json.loads(capsys.readouterr().out)["counts"]["tasks"] == 3
-    assert (here / "run" / "evaluations" / "math-arithmetic-1.json").is_file()
+    whole, first = "run", "run/checkpoints/step_000001"
+    for policy in (whole, first):
+        assert main(["eval", "math/arithmetic", "--policy", policy, "-n", "3", "--json"]) == 0
+        captured = capsys.readouterr()
+        assert "math/arithmetic with instructions=False, as in the run" in captured.err
+        found = json.loads(captured.out)
+        assert found["counts"]["tasks"] == 3
+        assert found["posed"]["math/arithmetic"]["kwargs"] == {"instructions": False}
+        assert found["sampling"]["max_new_tokens"] == 8
+    names = ["math-arithmetic-1.json", "math-arithmetic-2.json"]
+    assert all((here / "run" / "evaluations" / name).is_file() for name in names)
+    # F42: what can be evaluated can be trained further.
+    cold = [word for word in SETTINGS if not word.startswith("warmstart.")]
+    for policy in (whole, first):
+        assert main(["train", plain, "--policy", policy, "steps=1", *cold]) == 0
+
+
+def test_b10_a_checkpoint_s_policy_has_the_weights_of_its_step(here: Path) -> None:
+    import torch
+
+    from agentgym.trainers.models.load import load_model, resolve_policy
+
+    assert main(["train", "math/arithmetic", "run_dir=run", "steps=1", *SETTINGS]) == 0
+    exported = load_model(resolve_policy("run/checkpoints/step_000001")).state_dict()
+    start = load_model(resolve_policy("run/warmstart")).state_dict()
+    for name, weight in load_model(resolve_policy("run")).state_dict().items():
+        assert torch.equal(weight, exported[name])
+    assert any(not torch.equal(start[name], exported[name]) for name in start)
 
 
 def ignore_interrupts() -> None:

@@ -207,7 +207,10 @@ def test_vast_split_is_compared_by_its_first_tasks_only() -> None:
     ("assignments", "words"),
     [
         (["gate.clip_high=-1"], "'clip_high': Input should be greater than 0 (got -1)"),
-        (["warmstart.path=no/folder", "warmstart.steps=0"], "'no/folder' is no model folder: there is no such"),
+        (
+            ["warmstart.path=no/folder", "warmstart.steps=0"],
+            "'no/folder' is no model folder: there is no such",
+        ),
         (["run_dir={tmp}/full/x/y"], "full is none)"),
         (["run_dir=/proc/foo"], "(got '/proc/foo'; /proc is none)"),
         (["envs=code/functions:sandbox=foo"], "(got 'foo')"),

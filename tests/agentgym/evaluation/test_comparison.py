@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from agentgym.errors import ConfigError
 from agentgym.evaluation import EvaluationResult, combine, compare
+from agentgym.evaluation.comparison import unlike
 from agentgym.evaluation.result import Attempt
 from agentgym.evaluation.summary import summarise
-from agentgym.records import Sampling
+from agentgym.records import Sampling, Task
 
 
 def result(means: dict[str, float]) -> EvaluationResult:
@@ -69,3 +73,57 @@ def test_several_evaluations_of_a_side_are_averaged_by_task_first() -> None:
     assert (interval.mean, interval.count) == (0.75, 2)
     with pytest.raises(ConfigError, match="got none"):
         combine([])
+
+
+def evaluated(
+    *, suite: str = "a/b", env_id: str = "a/b-v0", split: str = "held_out", **changes: Any
+) -> EvaluationResult:
+    prompt = changes.pop("prompt", "p")
+    tasks = [
+        Task(id=f"t{number}", env_id=env_id, suite=suite, env_kwargs=changes) for number in range(9)
+    ]
+    attempts = [
+        Attempt(
+            task=f"{suite}/{task.id}",
+            index=0,
+            trajectory_id=task.id,
+            outcome=1.0,
+            is_success=True,
+            prompt_hash=prompt,
+        )
+        for task in tasks
+    ]
+    about: dict[str, Any] = {"name": "e", "policy_id": "p", "seed": 0, "scorer_id": "s"}
+    return summarise(
+        attempts,
+        tasks,
+        suites=[suite],
+        split=split,
+        attempts_per_task=1,
+        sampling=Sampling(),
+        **about,
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"plain": True}, "a/b has no arguments in one, and plain=True in the other"),
+        ({"suite": "c/d"}, "one is on a/b, the other on c/d"),
+        ({"env_id": "a/b-v1"}, "a/b is of a/b-v0 in one, and of a/b-v1 in the other"),
+        ({"split": "train"}, "one is on the split held_out, the other on train"),
+        ({"prompt": "q"}, "the task a/b/t0 has another system prompt in each of them"),
+        ({"prompt": ""}, None),  # it never started: nothing is known of its prompt
+        ({}, None),
+    ],
+)
+def test_c2_unlike_evaluations_are_told_from_like_ones(
+    other: dict[str, Any], reason: str | None
+) -> None:
+    assert unlike(evaluated(), evaluated(**other)) == reason
+
+
+def test_c2_a_file_that_does_not_record_its_arguments_is_compared_with_its_like() -> None:
+    old = dataclasses.replace(evaluated(), posed={})
+    assert unlike(old, old) is None
+    assert "evaluate it again" in str(unlike(evaluated(), old))

@@ -130,9 +130,7 @@ def test_f41_a_file_says_it_all(run: Path, tmp_path: Path) -> None:
     assert [source.kwargs for source in found.envs] == [{}]
 
 
-def test_f41_rollout_plays_as_the_run_trained(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_f41_rollout_plays_as_the_run_trained(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
 
     def expert(policy: object, *, history: History) -> object:

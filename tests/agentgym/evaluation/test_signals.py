@@ -32,3 +32,14 @@ def test_cut_off_episodes_warn_with_both_rates_m14(
 def test_more_than_a_few_failures_warn(failed: int, attempts: int, warns: bool) -> None:
     assert (failure_warning(failed, attempts) is not None) is warns
     assert failure_warning(0, 0) is None
+
+
+def test_a2_a_longer_limit_is_advised_where_a_policy_ends_some_turns_alone() -> None:
+    never = length_warning([True] * 4, [0.0] * 4)
+    sometimes = length_warning([True, True, True, False], [0.0, 0.0, 0.0, 1.0])
+    assert never is not None
+    assert sometimes is not None
+    assert "raise 'max_new_tokens'" in sometimes
+    assert "raise 'max_new_tokens'" not in never
+    assert "warm start" in never
+    assert "another prompt" in never

@@ -234,3 +234,41 @@ def test_a_failed_attempt_keeps_why_and_the_commonest_reason_is_found() -> None:
     assert result.commonest_failure() == ("m", 2)
     assert EvaluationResult.from_dict(result.to_dict()) == result
     assert summary([attempt("a", 1.0)]).commonest_failure() is None
+
+
+def posed(suite: str, number: int, **kwargs: Any) -> Task:
+    return Task(
+        id=f"t{number}", env_id=f"{suite}-v0", suite=suite, difficulty=number, env_kwargs=kwargs
+    )
+
+
+def test_c2_a_result_says_with_which_arguments_its_tasks_were_posed() -> None:
+    tasks = [
+        posed("a/b", 1, plain=True, level=1, api_key="s3cret"),
+        posed("a/b", 2, plain=True, level=2, api_key="s3cret"),
+        posed("c/d", 1),
+    ]
+    result = summary([attempt(f"{task.suite}/{task.id}", 1.0) for task in tasks], tasks)
+    # What differs between tasks is the tasks', and a secret is nobody's.
+    assert dict(result.posed["a/b"].kwargs) == {"plain": True, "api_key": "<redacted>"}
+    assert result.posed["a/b"].env_id == "a/b-v0"
+    assert dict(result.posed["c/d"].kwargs) == {}
+    assert "agentgym" in result.environment
+    assert EvaluationResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_c5_levels_of_different_suites_are_not_put_together() -> None:
+    tasks = [posed(suite, level) for suite in ("a/b", "c/d") for level in (1, 2)]
+    outcomes = [1.0, 0.0, 0.5, 0.25]
+    result = summary(
+        [attempt(f"{t.suite}/{t.id}", o) for t, o in zip(tasks, outcomes, strict=True)], tasks
+    )
+    assert {name: part.outcome.mean for name, part in result.breakdowns.items()} == {
+        "suite=a/b": 0.5,
+        "suite=c/d": 0.375,
+        "a/b level=1": 1.0,
+        "a/b level=2": 0.0,
+        "c/d level=1": 0.5,
+        "c/d level=2": 0.25,
+    }
+    assert list(result.breakdowns)[:2] == ["suite=a/b", "suite=c/d"]
