@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from agentgym.config.command_line import parse_sources
@@ -116,6 +117,31 @@ def eval_settings(settings: object, defaults: Mapping[str, Any]) -> EvalConfig:
     return load_config(extra=extra, is_training=False).eval
 
 
+def asked_rollout(
+    env: str, policy: object, env_kwargs: Mapping[str, Json] | None
+) -> tuple[str, dict[str, Json], RunConfig]:
+    """Return the name of a source, its arguments, and the config of the policy's run, if any.
+
+    Raises:
+        InvalidInputError: If it is not one source.
+    """
+    sources = sources_of(env)
+    run, stored = _run_of(policy)
+    if run is not None and env_kwargs is None:
+        sources = with_run_arguments(run, stored, sources)
+    if len(sources) != 1:
+        text = f"episodes are of one environment or suite (got {env!r})"
+        raise InvalidInputError([Problem(key="env", text=text)])
+    kwargs = {**cast("Mapping[str, Json]", sources[0].kwargs), **(env_kwargs or {})}
+    return sources[0].name, kwargs, stored
+
+
+def _run_of(policy: object) -> tuple[Path | None, RunConfig]:
+    """Return the run that a policy is of, and its config; or None and the defaults."""
+    run = read_policy(policy).run if isinstance(policy, str) else None
+    return run, read_config(run) if run is not None else RunConfig()
+
+
 def asked_evaluation(
     envs: object,
     policy: object,
@@ -130,11 +156,9 @@ def asked_evaluation(
         InvalidInputError: With one line for each problem.
     """
     sources = sources_of(envs)
-    run = read_policy(policy).run if isinstance(policy, str) else None
-    stored = RunConfig()
+    run, stored = _run_of(policy)
     defaults: dict[str, Any] = {}
     if run is not None:
-        stored = read_config(run)
         sources = with_run_arguments(run, stored, sources)
         own = own_settings(stored).items()
         defaults = {k.removeprefix("eval."): v for k, v in own if k.startswith("eval.")}

@@ -17,9 +17,9 @@ from agentgym.asking import (
     AskedEnvs,
     AskedPolicy,
     asked_evaluation,
+    asked_rollout,
     form_problems,
     policy_of,
-    sources_of,
 )
 from agentgym.blocking import run_coroutine
 from agentgym.config.conflicts import contradictions
@@ -35,7 +35,6 @@ from agentgym.config.redaction import REDACTED
 from agentgym.config.schema import EvalConfig, RunConfig
 from agentgym.engine import Engine, GroupSpec
 from agentgym.evaluation.evaluator import OnEpisode, choose_tasks, evaluate_policy
-from agentgym.evaluation.inherited import with_run_arguments
 from agentgym.evaluation.result import EvaluationResult
 from agentgym.interruption import run_interruptible
 from agentgym.limits import Limits
@@ -43,7 +42,6 @@ from agentgym.opening import acting_problems, load_part, open_policy
 from agentgym.records import Json, Sampling, Task, Trajectory
 from agentgym.renderer.base import History
 from agentgym.runs.folder import RunFolder, read_config
-from agentgym.runs.policies import read_policy
 from agentgym.runs.progress import ProgressSink, Silent
 from agentgym.suites import TRAIN, load_suite
 
@@ -100,18 +98,10 @@ def rollout(
     Example:
         rollout("math/arithmetic-v0", "expert", tasks=3)[0].outcome
     """
-    sources = sources_of(env)
-    run = read_policy(policy).run if isinstance(policy, str) else None
-    stored = read_config(run) if run is not None else RunConfig()
-    if run is not None and env_kwargs is None:
-        sources = with_run_arguments(run, stored, sources)
-    if len(sources) != 1:
-        text = f"episodes are of one environment or suite (got {env!r})"
-        raise InvalidInputError([Problem(key="env", text=text)])
-    kwargs = {**cast("Mapping[str, Json]", sources[0].kwargs), **(env_kwargs or {})}
+    name, kwargs, stored = asked_rollout(env, policy, env_kwargs)
     chosen = tasks
     if isinstance(chosen, int):
-        chosen = load_suite(sources[0].name, env_kwargs=kwargs).tasks(split, limit=chosen)
+        chosen = load_suite(name, env_kwargs=kwargs).tasks(split, limit=chosen)
     _check_rollout({task.env_id for task in chosen}, group_size, kwargs)
     specs = [
         GroupSpec(

@@ -115,11 +115,7 @@ def summarise(
     scorer_id: str,
     seconds: float = 0.0,
 ) -> EvaluationResult:
-    """Return the result of all attempts at all tasks.
-
-    Raises:
-        ValueError: If there is no attempt.
-    """
+    """Return the result of all attempts at all tasks; without an attempt raise `ValueError`."""
     headline = _whole(attempts)
     return EvaluationResult(
         name=name,
