@@ -143,7 +143,7 @@ async def evaluate_policy(
     for task, group in zip(tasks, groups, strict=True):
         scores = await score_all(group.trajectories, rubric)
         attempts.extend(_attempts(task, group, scores, settings.attempts, on_score))
-    return summarise(
+    result = summarise(
         attempts,
         tasks,
         name=name,
@@ -156,8 +156,8 @@ async def evaluate_policy(
         sampling=settings.sampling(),
         seed=settings.seed,
         scorer_id=rubric.id,
-        seconds=time.monotonic() - began,
     )
+    return dataclasses.replace(result, seconds=time.monotonic() - began)
 
 
 def _attempts(

@@ -113,9 +113,12 @@ def summarise(
     sampling: Sampling,
     seed: int,
     scorer_id: str,
-    seconds: float = 0.0,
 ) -> EvaluationResult:
-    """Return the result of all attempts at all tasks; without an attempt raise `ValueError`."""
+    """Return the result of all attempts at all tasks.
+
+    Raises:
+        ValueError: If there is no attempt.
+    """
     headline = _whole(attempts)
     return EvaluationResult(
         name=name,
@@ -138,7 +141,6 @@ def summarise(
         breakdowns=_breakdowns(attempts, tasks),
         attempts=tuple(attempts),
         warnings=_warnings(attempts),
-        seconds=seconds,
         environment=installed_versions(),
     )
 
