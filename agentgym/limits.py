@@ -25,7 +25,9 @@ class Limits:
     max_tool_calls: int | None = None
     """Executed tool calls in one episode."""
     max_seconds: float | None = None
-    """Wall time of one episode, in seconds."""
+    """Wall time of one episode, in seconds. A call of the policy or the environment that it cuts
+    off is a failure of kind `timeout`: how fast those answer is not the agent's doing, so such an
+    episode is never scored. One whose calls all came in time ends truncated."""
     step_timeout_s: float | None = 120.0
     """Wall time of one reset or step of the environment, in seconds."""
     generate_timeout_s: float | None = 600.0

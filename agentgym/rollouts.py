@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from agentgym.completions import checked
 from agentgym.env import Action
 from agentgym.env_driver import EnvDriver
 from agentgym.episode import Episode, EpisodeSpec
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
     from agentgym.policies.expert import EnvAware
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """How long one call of the policy or of the environment may take."""
+
+    seconds: float | None
+    """None for no bound."""
+    text: str
+    """Which bound it is, for the message."""
 
 
 class _FailedError(Exception):
@@ -79,27 +91,27 @@ async def close_driver(driver: EnvDriver) -> None:
 async def _start(driver: EnvDriver, episode: Episode) -> None:
     episode.enter("reset")
     spec = episode.spec
+    bounds = (spec.limits.step_timeout_s, spec.limits.max_seconds)
+    seconds = min((bound for bound in bounds if bound is not None), default=None)
     try:
-        observation, _ = await driver.reset(spec.task, spec.seed, spec.limits.step_timeout_s)
+        observation, _ = await driver.reset(spec.task, spec.seed, seconds)
     except Exception as error:
         raise _FailedError(_failure(error, where="env")) from error
     episode.open(driver.unwrapped, observation)
 
 
 async def _play(driver: EnvDriver, policy: Policy, episode: Episode) -> Trajectory:
-    deadline = _deadline(episode)
+    limits = episode.limits
+    deadline = None if limits.max_seconds is None else time.monotonic() + limits.max_seconds
     while (stop := episode.limit_reached()) is None:
         if deadline is not None and time.monotonic() >= deadline:
             stop = StopReason.MAX_SECONDS
             break
         began = time.perf_counter()
         completion = await _generate(driver, policy, episode, deadline)
-        if completion is None:
-            stop = StopReason.MAX_SECONDS
-            break
         generated = time.perf_counter()
         action = _parse(driver, episode, completion)
-        result = await _step(driver, episode, action)
+        result = await _step(driver, episode, action, deadline)
         timings = {"policy_s": generated - began, "env_s": time.perf_counter() - generated}
         episode.add_turn(completion, action, result, timings)
         if result["terminated"] or result["truncated"]:
@@ -110,32 +122,31 @@ async def _play(driver: EnvDriver, policy: Policy, episode: Episode) -> Trajecto
     return episode.finish(stop, outcome=await _outcome(driver, episode, {}))
 
 
-def _deadline(episode: Episode) -> float | None:
-    bound = episode.limits.max_seconds
-    return None if bound is None else time.monotonic() + bound
-
-
 async def _generate(
     driver: EnvDriver, policy: Policy, episode: Episode, deadline: float | None
-) -> Completion | None:
-    """Return the policy's answer, or None if the episode's time ran out while it wrote."""
+) -> Completion:
+    """Return the policy's answer, held against the request."""
     episode.enter("generate")
     request = episode.request()
-    bound = episode.limits.generate_timeout_s
-    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+    wait = _wait(episode.limits.generate_timeout_s, episode, deadline)
     try:
-        async with asyncio.timeout(min((t for t in (bound, left) if t is not None), default=None)):
+        async with _in_time(wait):
             # Not isinstance: a protocol's check costs more than the rest of a turn.
             if hasattr(policy, "act"):
                 expert = cast("EnvAware", policy)
-                return await driver.call(lambda: expert.act(driver.unwrapped, request), bound)
-            return await policy.generate(request)
-    except TimeoutError as error:
-        if deadline is not None and time.monotonic() >= deadline:
-            return None
-        raise _FailedError(_failure(error, where="policy", seconds=bound)) from error
+                act = driver.call(lambda: expert.act(driver.unwrapped, request), wait.seconds)
+                completion = await act
+            else:
+                completion = await policy.generate(request)
+        return checked(
+            completion,
+            request,
+            policy_id=policy.id,
+            renderer=policy.renderer,
+            max_context_tokens=policy.max_context_tokens,
+        )
     except Exception as error:
-        raise _FailedError(_failure(error, where="policy")) from error
+        raise _FailedError(_failure(error, where="policy", wait=wait)) from error
 
 
 def _parse(driver: EnvDriver, episode: Episode, completion: Completion) -> Action:
@@ -150,17 +161,19 @@ def _parse(driver: EnvDriver, episode: Episode, completion: Completion) -> Actio
     )
 
 
-async def _step(driver: EnvDriver, episode: Episode, action: Action) -> dict[str, Any]:
+async def _step(
+    driver: EnvDriver, episode: Episode, action: Action, deadline: float | None
+) -> dict[str, Any]:
     episode.enter("env")
     if action.tool_calls:
         episode.last_tool = action.tool_calls[-1].name
-    bound = episode.limits.step_timeout_s
+    wait = _wait(episode.limits.step_timeout_s, episode, deadline)
     try:
-        observation, reward, terminated, truncated, info = await driver.step(action, bound)
-    except TimeoutError as error:
-        raise _FailedError(_failure(error, where="env", seconds=bound)) from error
+        async with _in_time(wait):
+            step = await driver.step(action, wait.seconds)
     except Exception as error:
-        raise _FailedError(_failure(error, where="env")) from error
+        raise _FailedError(_failure(error, where="env", wait=wait)) from error
+    observation, reward, terminated, truncated, info = step
     return {
         "observation": observation,
         "reward": reward,
@@ -184,10 +197,33 @@ async def _outcome(driver: EnvDriver, episode: Episode, info: dict[str, Any]) ->
         raise _FailedError(_failure(error, where="env")) from error
 
 
-def _failure(error: Exception, *, where: str, seconds: float | None = None) -> Failure:
+def _wait(bound: float | None, episode: Episode, deadline: float | None) -> _Wait:
+    """Return how long a call may take: its own bound, or what is left of the episode's."""
+    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+    if left is None or (bound is not None and bound <= left):
+        return _Wait(seconds=bound, text="" if bound is None else f" after {bound:g} s")
+    whole = episode.limits.max_seconds
+    return _Wait(seconds=left, text=f": the {whole:g} s of its episode were over")
+
+
+@asynccontextmanager
+async def _in_time(wait: _Wait) -> AsyncGenerator[None]:
+    """Bound a call. One that held the loop, or would not be cancelled, is late and counts as none.
+
+    Raises:
+        TimeoutError: If it took longer.
+    """
+    began = time.monotonic()
+    async with asyncio.timeout(wait.seconds):
+        yield
+    if wait.seconds is not None and time.monotonic() - began > wait.seconds:
+        raise TimeoutError
+
+
+def _failure(error: Exception, *, where: str, wait: _Wait | None = None) -> Failure:
     """Return what went wrong as data. Only infrastructure is worth another try."""
     if isinstance(error, TimeoutError):
-        after = f" after {seconds:g} s" if seconds is not None else ""
+        after = wait.text if wait is not None else ""
         return Failure(
             kind=ErrorKind.TIMEOUT,
             where=where,

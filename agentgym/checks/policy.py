@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from agentgym.completions import checked
 from agentgym.errors import AgentGymError, PolicyError
 from agentgym.policy import GenerateRequest, Message, Policy
 from agentgym.records import Completion, FinishReason, Sampling, Source, TokenTrace
 from agentgym.renderer.base import RenderedTurn, Renderer
 
-_LOGPROB_SLACK = 1e-4
-"""Float error by which a log-probability may be above 0."""
 _EPISODES = 8
 _TIMEOUT_S = 120.0
 """A policy that does not answer at all must fail its check, not hang it."""
@@ -145,6 +143,7 @@ async def _has_surface(policy: Policy, probe: PolicyProbe) -> None:
 async def _answers(policy: Policy, probe: PolicyProbe) -> None:
     answer = await _first(policy, probe, "check-answer")
     _is_a(answer, Completion, f"wanted a Completion (got {answer!r})")
+    _hold_against(policy, probe.request("check-answer", policy), answer)
     _expect(
         answer.policy_id == policy.id,
         f"'policy_id' must be {policy.id!r} (got {answer.policy_id!r})",
@@ -257,26 +256,30 @@ def _check_ids(policy: Policy, request: GenerateRequest, answer: Completion) -> 
     renderer = policy.renderer
     if renderer is None:
         return
+    _hold_against(policy, request, answer)
     trace = _trace(answer)
-    bound = request.sampling.max_new_tokens
-    _expect(len(trace.ids) <= bound, f"at most {bound} ids were asked for (got {len(trace.ids)})")
     text = renderer.decode(trace.ids)
     _expect(text == answer.text, f"the ids mean {text!r} (got the text {answer.text!r})")
-    logprobs = trace.behavior_logprobs
-    if logprobs is None:
+    if trace.behavior_logprobs is None:
         raise PolicyCheckError("a policy with a renderer must give log-probabilities (got None)")
-    wrong = [value for value in logprobs if not math.isfinite(value) or value > _LOGPROB_SLACK]
-    _expect(not wrong, f"log-probabilities must be finite and <= 0 (got {wrong[:3]!r})")
     newest = max((run.version for run in trace.versions), default=0)
     _expect(
         newest <= policy.version, f"ids from version {newest}, the policy is at {policy.version}"
     )
     has_end = bool(trace.ids) and trace.ids[-1] in renderer.end_ids
-    if has_end or (answer.finish_reason is FinishReason.LENGTH and len(trace.ids) == bound):
-        is_stop = answer.finish_reason is FinishReason.STOP
-        _expect(is_stop == has_end, f"an end id means 'stop' (got {answer.finish_reason!s})")
-    middle = [token for token in trace.ids[:-1] if token in renderer.end_ids]
-    _expect(not middle, f"nothing comes after an end id (got {middle!r} before the last place)")
+    is_stop = answer.finish_reason is FinishReason.STOP
+    _expect(is_stop or not has_end, f"an end id means 'stop' (got {answer.finish_reason!s})")
+
+
+def _hold_against(policy: Policy, request: GenerateRequest, answer: Completion) -> None:
+    """Do what the rollout does with every answer; raises PolicyError for one that cannot be."""
+    checked(
+        answer,
+        request,
+        policy_id=policy.id,
+        renderer=policy.renderer,
+        max_context_tokens=policy.max_context_tokens,
+    )
 
 
 def _trace(answer: Completion) -> TokenTrace:

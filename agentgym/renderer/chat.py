@@ -49,6 +49,8 @@ class ChatRenderer:
         tokenizer: Text to ids and back.
         template: The compiled chat template.
         history: How earlier turns enter the next prompt.
+        vocabulary_size: Number of ids that the model can sample; None takes the tokenizer's, if it
+            knows it.
 
     Raises:
         RenderError: If the template cannot show a user and an assistant message.
@@ -60,7 +62,11 @@ class ChatRenderer:
         template: ChatTemplate,
         *,
         history: History = History.VERBATIM,
+        vocabulary_size: int | None = None,
     ) -> None:
+        known: int | None = getattr(tokenizer, "vocabulary_size", None)
+        self.vocabulary_size = vocabulary_size if vocabulary_size is not None else known
+        """Number of ids that the model can sample; None if nobody says."""
         self.tokenizer = tokenizer
         self.template = template
         self._history = History(history)
@@ -275,7 +281,12 @@ class ChatRenderer:
 
 def with_history(renderer: ChatRenderer, history: History) -> ChatRenderer:
     """Return the same renderer in the other mode."""
-    return ChatRenderer(renderer.tokenizer, renderer.template, history=history)
+    return ChatRenderer(
+        renderer.tokenizer,
+        renderer.template,
+        history=history,
+        vocabulary_size=renderer.vocabulary_size,
+    )
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

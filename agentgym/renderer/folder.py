@@ -43,7 +43,24 @@ def load_renderer(
             f"{str(path)!r} has no chat template; give one with 'template' (a Jinja text)"
         )
     names = {**tokenizer.template_names, **(template_names or {})}
-    return ChatRenderer(tokenizer, ChatTemplate(source, names=names, now=now), history=history)
+    return ChatRenderer(
+        tokenizer,
+        ChatTemplate(source, names=names, now=now),
+        history=history,
+        vocabulary_size=read_vocabulary_size(path),
+    )
+
+
+def read_vocabulary_size(folder: Path) -> int | None:
+    """Return how many ids the model of a folder can sample; None if its config does not say.
+
+    It may be more than the tokenizer has: many models pad their vocabulary.
+    """
+    config = read_json(folder / "config.json")
+    text = config.get("text_config")
+    parts = [config, cast("dict[str, Any]", text)] if isinstance(text, dict) else [config]
+    sizes = [size for part in parts if isinstance(size := part.get("vocab_size"), int)]
+    return sizes[-1] if sizes else None
 
 
 def load_tokenizer(folder: Path) -> FastTokenizer:

@@ -262,14 +262,6 @@ def test_engine_ends_an_episode_at_its_limit_j7(
     assert episode.outcome == (0.25 if episode.truncated else 0.75)
 
 
-def test_engine_ends_an_episode_whose_time_is_up() -> None:
-    policy = Talker(pause=lambda: 30.0)
-    (records,), _ = run(specs(limits=Limits(max_seconds=0.05)), policy)
-    assert records[0].stop_reason is StopReason.MAX_SECONDS
-    assert records[0].truncated
-    assert records[0].outcome == 0.25
-
-
 def test_engine_types_a_step_that_does_not_return() -> None:
     release = threading.Event()
 
@@ -582,3 +574,118 @@ async def test_engine_raises_the_error_of_who_takes_records_as_it_is() -> None:
     async with Engine(Talker()) as engine:
         with pytest.raises(FullError, match="no space left"):
             await engine.run_groups(specs(count=3), fail)
+
+
+# ------------------------------------------------------------------ whose time it was: F8
+# The class: a limit enforced at the wrong layer, our failure scored.
+
+
+class Hanging(Talker):
+    """Answers at once until its second turn, then hangs."""
+
+    def __init__(self, hang: Callable[[], Any]) -> None:
+        super().__init__()
+        self.hang = hang
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        if request.turn == 1:
+            await self.hang()
+        return await super().generate(request)
+
+
+async def _sleep() -> None:
+    await asyncio.sleep(30)
+
+
+async def _hold_the_loop() -> None:
+    time.sleep(0.2)  # noqa: ASYNC251 - as a policy does that is not written for a loop
+
+
+async def _ignore_its_end() -> None:
+    try:
+        await asyncio.sleep(30)
+    except asyncio.CancelledError:
+        return
+
+
+@pytest.mark.parametrize("hang", [_sleep, _hold_the_loop, _ignore_its_end])
+def test_f8_a_policy_that_hangs_under_max_seconds_is_not_scored(hang: Callable[[], Any]) -> None:
+    limits = Limits(max_seconds=0.1)
+    (records,), _ = run(specs(limits=limits), Hanging(hang), retries=0)
+    failure = records[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.where) == (ErrorKind.TIMEOUT, "policy")
+    assert failure.message == (
+        "the policy did not answer in time: the 0.1 s of its episode were over"
+    )
+    assert (records[0].outcome, records[0].truncated) == (None, False)
+    assert len(records[0].turns) == 1
+
+
+def test_f8_a_step_that_hangs_under_max_seconds_is_cut_and_its_late_result_does_not_count() -> None:
+    solved = threading.Event()
+
+    class Slow(Counting):
+        def respond(self, action: Action) -> Reply:
+            if self.count == 1:
+                time.sleep(0.5)
+                solved.set()
+                return Reply(observation="solved", outcome=1.0)
+            return super().respond(action)
+
+    (records,), _ = run(
+        specs(limits=Limits(max_seconds=0.1)),
+        make_env=lambda env_id, **kwargs: Slow(),
+        retries=0,
+    )
+    assert solved.wait(30)
+    failure = records[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.where) == (ErrorKind.TIMEOUT, "env")
+    assert records[0].outcome is None
+
+
+def test_f8_a_step_that_held_the_loop_past_its_time_does_not_count() -> None:
+    class Own(Counting):
+        async def astep(self, action: str) -> Any:
+            if self.count == 2:
+                time.sleep(0.2)  # noqa: ASYNC251 - a tool that is not written for a loop
+            return self.step(action)
+
+    (records,), _ = run(
+        specs(limits=Limits(max_seconds=0.1)),
+        make_env=lambda env_id, **kwargs: Own(),
+        retries=0,
+    )
+    assert records[0].failure is not None
+    assert records[0].failure.where == "env"
+    assert records[0].outcome is None
+
+
+def test_f8_a_reset_that_hangs_is_bounded_by_max_seconds() -> None:
+    release = threading.Event()
+
+    class Stuck(Counting):
+        def start(self, task: Task, rng: random.Random) -> str:
+            release.wait(30)
+            return "late"
+
+    threading.Timer(0.5, release.set).start()
+    (records,), _ = run(
+        specs(limits=Limits(max_seconds=0.05)),
+        make_env=lambda env_id, **kwargs: Stuck(),
+        retries=0,
+    )
+    assert records[0].failure is not None
+    assert records[0].failure.kind is ErrorKind.TIMEOUT
+
+
+def test_f8_siblings_of_a_hanging_call_keep_their_scores() -> None:
+    class Once(Talker):
+        async def generate(self, request: GenerateRequest) -> Completion:
+            if request.turn == 1 and request.episode_id == self.begun[0]:
+                await asyncio.sleep(30)
+            return await super().generate(request)
+
+    (records,), _ = run(specs(size=3, limits=Limits(max_seconds=1.0)), Once(), retries=0)
+    assert sorted(str(t.outcome) for t in records) == ["0.75", "0.75", "None"]

@@ -259,10 +259,19 @@ def trace(*ids: int, logprobs: tuple[float, ...] | None = None, version: int = 0
         (lambda c: replace(c, tokens=None), "must give ids"),
         (lambda c: replace(c, text=c.text + "!"), "the ids mean 'hello'"),
         (lambda c: replace(c, tokens=replace(c.tokens, behavior_logprobs=None)), "got None"),
-        (lambda c: replace(c, text="hello", tokens=trace(3, E, logprobs=(0.5, 0.0))), "<= 0"),
+        (lambda c: replace(c, text="hello", tokens=trace(3, E, logprobs=(0.5, 0.0))), "at most 0"),
         (lambda c: replace(c, text="hello", tokens=trace(3, E, version=2)), "from version 2"),
-        (lambda c: replace(c, text="hello<E>", tokens=trace(3, E, E)), "after an end id"),
-        (lambda c: replace(c, finish_reason=FinishReason.LENGTH), "an end id means 'stop'"),
+        (lambda c: replace(c, text="hello<E>", tokens=trace(3, E, E)), "follows an end id"),
+        (lambda c: replace(c, finish_reason=FinishReason.LENGTH), "has all 16 ids"),
+        (
+            lambda c: replace(
+                c,
+                text="he" * 15,
+                tokens=trace(*[1] * 15, E),
+                finish_reason=FinishReason.LENGTH,
+            ),
+            "an end id means 'stop'",
+        ),
         (lambda c: replace(c, text="he" * 20, tokens=trace(*[1] * 20)), "at most 16 ids"),
     ],
 )
