@@ -1,7 +1,8 @@
 """Calls written as JSON: a scanner of one value from a position, and what a call looks like.
 
 Line breaks and other control characters inside strings are accepted; NaN, infinite numbers and very
-deep nesting are not, because nothing behind this could store them.
+deep nesting are not, because nothing behind this could store them. An object with a key twice is
+refused: no reader could say which of the two was meant.
 """
 
 from __future__ import annotations
@@ -18,6 +19,45 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 64
 """Levels of nesting; far below the recursion limit of whatever reads the record later."""
+_MAX_SHOWN_CHARS = 60
+
+
+class JsonError(ValueError):
+    """Text that is no JSON; the message is for the agent."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+        """Where it was seen, from the beginning of the text."""
+
+
+class RepeatedKeyError(JsonError):
+    """An object has a key twice."""
+
+    def __init__(self, key: str, value: Json, stop: int) -> None:
+        super().__init__(f"the key {written_json(key[:_MAX_SHOWN_CHARS])} is there twice", stop)
+        self.value = value
+        """What it would be if the last one counted."""
+        self.stop = stop
+        """The position behind it."""
+
+
+class JsonText(str):
+    """A text of which many values are read.
+
+    Python's reader says the line of each error, and counts all line feeds before it to do so: that
+    many errors cost the square of the length.
+    """
+
+    __slots__ = ()
+
+    def count(self, *_: Any) -> int:
+        """Return 0: nobody asks for the line."""
+        return 0
+
+    def rfind(self, *_: Any) -> int:
+        """Return -1: nobody asks for the line."""
+        return -1
 
 
 def _refuse(constant: str) -> Json:
@@ -31,26 +71,53 @@ def _finite(text: str) -> float:
     return value
 
 
+class _Repeated(dict[str, Json]):
+    """An object that had a key twice."""
+
+    key = ""
+    """Which one."""
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    marked, seen = _Repeated(found), set[str]()
+    for key, _ in pairs:
+        if key in seen:
+            marked.key = key
+        seen.add(key)
+    return marked
+
+
 # strict=False: models write raw line feeds inside strings (pitfall C9).
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_finite)
+_DECODER = json.JSONDecoder(
+    strict=False, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_object
+)
 
 
 def read_json(text: str, start: int = 0) -> tuple[Json, int]:
     """Return the JSON value at `start`, leading blanks allowed, and the position behind it.
 
     Raises:
-        ValueError: If there is none, or one that cannot be stored; the message is for the agent.
+        JsonError: If there is none, or one that cannot be stored or has two meanings.
     """
     while start < len(text) and text[start] in " \t\r\n":
         start += 1
     try:
         value, stop = cast("tuple[Json, int]", _DECODER.raw_decode(text, start))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at character {error.pos - start}") from None
+        raise JsonError(f"{error.msg} at character {error.pos - start}", error.pos) from None
+    except ValueError as error:  # a number that cannot be stored, or of too many digits
+        raise JsonError(str(error), len(text)) from None
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if _is_deeper(value, _MAX_DEPTH):
-        raise ValueError("it is nested too deeply")
+        raise JsonError("it is nested too deeply", len(text)) from None
+    objects = _objects_in(value)
+    if objects is None:
+        raise JsonError("it is nested too deeply", stop)
+    for found in objects:
+        if isinstance(found, _Repeated):
+            raise RepeatedKeyError(found.key, value, stop)
     return value, stop
 
 
@@ -120,20 +187,23 @@ def _arguments(value: Json) -> tuple[Mapping[str, Json], str | None]:
     if value is None or value == "":
         return {}, None
     if not isinstance(value, dict):
-        return {}, f"'arguments' must be an object (got {written_json(value)[:60]})"
+        return {}, f"'arguments' must be an object (got {written_json(value)[:_MAX_SHOWN_CHARS]})"
     return value, None
 
 
-def _is_deeper(value: Json, depth: int) -> bool:
+def _objects_in(value: Json) -> list[dict[str, Any]] | None:
+    """Return the objects in a value, or None if it is nested deeper than may be."""
+    found: list[dict[str, Any]] = []
     level: list[Any] = [value]
-    for _ in range(depth):
+    for _ in range(_MAX_DEPTH):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):
-                inner.extend(cast("dict[str, Any]", item).values())
+                found.append(cast("dict[str, Any]", item))
+                inner.extend(found[-1].values())
             elif isinstance(item, list):
                 inner.extend(cast("list[Any]", item))
         if not inner:
-            return False
+            return found
         level = inner
-    return True
+    return None

@@ -13,9 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from agentgym.protocols import mentions
 from agentgym.protocols.base import ParsedAction
-from agentgym.protocols.json_calls import call_of, is_call, read_json, schemas, written_json
-from agentgym.protocols.scan import Item, assemble, is_cut_off, scan, truncated
+from agentgym.protocols.json_calls import (
+    JsonError,
+    RepeatedKeyError,
+    call_of,
+    is_call,
+    read_json,
+    schemas,
+    written_json,
+)
+from agentgym.protocols.scan import Item, Source, assemble, is_cut_off, scan, truncated
 from agentgym.records import FinishReason, Json, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -26,8 +35,11 @@ _MEANT_AS_CALL = re.compile(
     r'\[?\s*\{\s*"(?:tool_calls|function)"|\[?\s*\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:arguments|parameters)"'
     r'|\[?\s*\{\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,\s*"(?:id|type|function)"'
 )
-_MAX_ATTEMPTS = 64
-"""Braces tried that begin no JSON: bounds the time for hostile text."""
+_LEAST_COST = 256
+"""Characters that a brace which begins no JSON counts as, beside those that were read."""
+_MOST_COST = (100_000, 8)
+"""Characters read in vain: so many, and so many times the length of the text. Each brace of a text
+may begin a value that breaks off at its end; what follows is then not read any more."""
 _FORM = '{"tool_calls": [{"type": "function", "function": {"name": "...", "arguments": {...}}}]}'
 _NOTHING = "The turn was empty: call a tool or answer."
 
@@ -56,7 +68,7 @@ class OpenAITools:
         """Return the calls in `text`, or all of it as the answer. Never raises."""
         if is_cut_off(finish_reason):
             return truncated(text)
-        items, thinks, in_think = scan(text, _BRACE, _Reader())
+        items, thinks, in_think = scan(Source(text), _BRACE, _Reader())
         if not any(item.call is not None or item.error is not None for item in items):
             items = _rest(text, max((span.stop for span in thinks), default=0))
         return assemble(items, thinks, in_think, nothing=_NOTHING)
@@ -84,7 +96,7 @@ def message_of(text: str, action: ParsedAction) -> dict[str, Any]:
     """
     if not action.calls:
         return {"role": "assistant", "content": text}
-    first = min((text.find(call.raw) for call in action.calls if call.raw), default=0)
+    first = next((text.find(call.raw) for call in action.calls if call.raw), 0)
     calls = [
         {
             "id": call.id,
@@ -107,22 +119,30 @@ def text_of_message(message: Mapping[str, Any]) -> str:
 
 
 class _Reader:
-    """Reads calls at braces; its count of failed attempts is one text's own."""
+    """Reads calls at braces; what it read in vain is one text's own."""
 
     def __init__(self) -> None:
-        self.failures = 0
+        self.cost = 0
 
-    def __call__(self, text: str, match: re.Match[str]) -> Sequence[Item]:
-        start = match.start()
-        if self.failures >= _MAX_ATTEMPTS:
+    def __call__(self, source: Source, match: re.Match[str]) -> Sequence[Item]:
+        text, start = source.text, match.start()
+        if self.cost > _MOST_COST[0] + _MOST_COST[1] * len(text):
             return (_skipped(start, len(text)),)
         try:
-            value, stop = read_json(text, start)
-        except ValueError as error:
-            self.failures += 1
-            return self._broken(text, start, str(error))
-        raw = text[start:stop]
-        calls = [call_of(one, raw) for one in _calls(value)]
+            value, stop = read_json(source.json, start)
+        except RepeatedKeyError as error:
+            if not _calls(error.value):
+                return (_skipped(start, error.stop),)
+            return (_broken(text, start, error.stop, f"bad call: {error}"),)
+        except JsonError as error:
+            self.cost += _LEAST_COST + error.position - start
+            if _MEANT_AS_CALL.match(text, start) is None or mentions.is_form(text, error.position):
+                return ()
+            return (_broken(text, start, len(text), f"bad call, not JSON: {error}"),)
+        calls = [
+            call_of(one, text[start:stop] if number == 0 else "")
+            for number, one in enumerate(_calls(value))
+        ]
         if not calls:
             # Valid JSON that is no call is data, and what it holds is data too.
             return (_skipped(start, stop),)
@@ -137,13 +157,10 @@ class _Reader:
             for number, call in enumerate(calls)
         )
 
-    def _broken(self, text: str, start: int, problem: str) -> Sequence[Item]:
-        if _MEANT_AS_CALL.match(text, start) is None:
-            return ()
-        error = f"bad call, not JSON: {problem}"
-        end = len(text)
-        call = ToolCall(id="", name="", raw=text[start:], error=error)
-        return (Item(start=start, inner_start=start, inner_stop=end, stop=end, call=call),)
+
+def _broken(text: str, start: int, stop: int, error: str) -> Item:
+    call = ToolCall(id="", name="", raw=text[start:stop], error=error)
+    return Item(start=start, inner_start=start, inner_stop=stop, stop=stop, call=call)
 
 
 def _calls(value: Json) -> Sequence[Json]:

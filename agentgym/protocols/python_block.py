@@ -15,9 +15,10 @@ from agentgym.errors import EnvError
 from agentgym.protocols.base import ParsedAction
 from agentgym.protocols.scan import (
     Item,
-    answer_item,
+    Source,
+    answer_items,
     assemble,
-    escape_closing,
+    escape_tags,
     is_cut_off,
     scan,
     truncated,
@@ -70,12 +71,12 @@ class PythonBlock:
             (name for t in tools if t.name == TOOL for name in t.parameter_names), "code"
         )
 
-        def read(text: str, match: re.Match[str]) -> Sequence[Item]:
+        def read(source: Source, match: re.Match[str]) -> Sequence[Item]:
             if match["fence"] is None:
-                return (answer_item(text, match, ANSWER_CLOSE),)
-            return (_block(text, match, argument),)
+                return answer_items(source, match, ANSWER_CLOSE)
+            return (_block(source.text, match, argument),)
 
-        return assemble(*scan(text, _OPENINGS, read))
+        return assemble(*scan(Source(text), _OPENINGS, read))
 
     def format_call(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Return the block of one call.
@@ -92,7 +93,7 @@ class PythonBlock:
 
     def format_answer(self, answer: str) -> str:
         """Return the text of a final answer; `parse` strips it."""
-        return f"{ANSWER_OPEN}{escape_closing(answer, ANSWER_CLOSE)}{ANSWER_CLOSE}"
+        return f"{ANSWER_OPEN}{escape_tags(answer, ANSWER_CLOSE)}{ANSWER_CLOSE}"
 
     def format_results(self, results: Sequence[ToolResult]) -> str:
         """Return each output as a fenced block, in order."""

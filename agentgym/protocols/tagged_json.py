@@ -13,14 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentgym.protocols import mentions
 from agentgym.protocols.base import ParsedAction
-from agentgym.protocols.json_calls import call_of, read_json, schemas, written_json
+from agentgym.protocols.json_calls import JsonError, call_of, read_json, schemas, written_json
 from agentgym.protocols.scan import (
     Item,
-    answer_item,
+    Source,
+    answer_items,
     assemble,
-    escape_closing,
+    escape_tags,
     is_cut_off,
+    read_element,
     scan,
     truncated,
 )
@@ -35,6 +38,7 @@ FORM = f'{CALL_OPEN}{{"name": "...", "arguments": {{...}}}}{CALL_CLOSE}'
 
 _OPENINGS = re.compile(f"{CALL_OPEN}|{ANSWER_OPEN}")
 _NOT_BLANK = re.compile(r"\S")
+_BEGINS_JSON = re.compile(r"\s*[{\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class TaggedJson:
         """Return the calls and the answer in `text`. Never raises, whatever the text is."""
         if is_cut_off(finish_reason):
             return truncated(text)
-        return assemble(*scan(text, _OPENINGS, _read))
+        return assemble(*scan(Source(text), _OPENINGS, _read))
 
     def format_call(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Return the text of one call."""
@@ -69,36 +73,41 @@ class TaggedJson:
 
     def format_answer(self, answer: str) -> str:
         """Return the text of a final answer; `parse` strips it."""
-        return f"{ANSWER_OPEN}{escape_closing(answer, ANSWER_CLOSE)}{ANSWER_CLOSE}"
+        return f"{ANSWER_OPEN}{escape_tags(answer, ANSWER_CLOSE)}{ANSWER_CLOSE}"
 
     def format_results(self, results: Sequence[ToolResult]) -> str:
         """Return the results as elements, in order."""
         return "\n".join(f"<tool_response>\n{r.text}\n</tool_response>" for r in results)
 
 
-def _read(text: str, match: re.Match[str]) -> Sequence[Item]:
+def _read(source: Source, match: re.Match[str]) -> Sequence[Item]:
     if match[0] == ANSWER_OPEN:
-        return (answer_item(text, match, ANSWER_CLOSE),)
+        return answer_items(source, match, ANSWER_CLOSE)
+    text = source.text
     items: list[Item] = []
     start, position = match.start(), match.end()
+    if _BEGINS_JSON.match(text, position) is None:
+        return _without_json(source, match)
     while True:
         try:
-            value, stop = read_json(text, position)
-        except ValueError as error:
-            return (*items, _broken(text, start, position, str(error)))
+            value, stop = read_json(source.json, position)
+        except JsonError as error:
+            if CALL_CLOSE in source.unclosed or mentions.is_form(text, error.position):
+                return items
+            return (*items, _broken(source, start, position, str(error)))
         end = _behind_blanks(text, stop)
         is_closed = text.startswith(CALL_CLOSE, end)
         end = end + len(CALL_CLOSE) if is_closed else end
         values = value if isinstance(value, list) and value else [value]
         raw = text[start : end if is_closed else stop]
-        # A list of calls is one stretch of text; its spans are the first call's.
+        # A list of calls is one stretch of text; its spans and its text are the first call's.
         items.extend(
             Item(
                 start=start if number == 0 else stop,
                 inner_start=position if number == 0 else stop,
                 inner_stop=stop,
                 stop=end if is_closed else stop,
-                call=call_of(one, raw),
+                call=call_of(one, raw if number == 0 else ""),
             )
             for number, one in enumerate(values)
         )
@@ -108,14 +117,23 @@ def _read(text: str, match: re.Match[str]) -> Sequence[Item]:
         start = position = end
 
 
+def _without_json(source: Source, match: re.Match[str]) -> Sequence[Item]:
+    """Return the broken call of a tag that no JSON follows, unless it is a mention."""
+    if read_element(source, match, CALL_CLOSE) is None:
+        return ()
+    return (_broken(source, match.start(), match.end(), "it must be a JSON object"),)
+
+
 def _behind_blanks(text: str, position: int) -> int:
     found = _NOT_BLANK.search(text, position)
     return found.start() if found is not None else len(text)
 
 
-def _broken(text: str, start: int, inner: int, problem: str) -> Item:
-    found = text.find(CALL_CLOSE, inner)
+def _broken(source: Source, start: int, inner: int, problem: str) -> Item:
+    found = source.find(CALL_CLOSE, inner)
     inner_stop, stop = (found, found + len(CALL_CLOSE)) if found >= 0 else (inner, inner)
+    if found < 0:
+        source.unclosed.add(CALL_CLOSE)
     error = f"bad call, not JSON: {problem}; write {FORM}"
-    call = ToolCall(id="", name="", raw=text[start:stop], error=error)
+    call = ToolCall(id="", name="", raw=source.text[start:stop], error=error)
     return Item(start=start, inner_start=inner, inner_stop=inner_stop, stop=stop, call=call)

@@ -18,18 +18,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentgym.protocols import mentions
 from agentgym.protocols.base import ParsedAction
-from agentgym.protocols.json_calls import read_json
+from agentgym.protocols.json_calls import JsonError, RepeatedKeyError, read_json
 from agentgym.protocols.scan import (
+    Element,
     Item,
-    answer_item,
+    Source,
+    answer_items,
     assemble,
-    escape_closing,
+    escape_tags,
     is_cut_off,
     read_element,
     scan,
     truncated,
-    unescape_closing,
+    unescape_tags,
 )
 from agentgym.records import FinishReason, Json, ToolCall, ToolResult
 
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 ANSWER_CLOSE = "</answer>"
 _ELEMENT = re.compile(r"<([A-Za-z_][\w.-]*)>")
+_NEXT_ELEMENT = re.compile(r"\s*<([A-Za-z_][\w.-]*)>")
+_NOT_BLANK = re.compile(r"\S")
 _MAX_UNKNOWN = 32
 """Elements looked at where a text has no known one: bounds the time for hostile text."""
 
@@ -64,15 +69,16 @@ class TaggedText:
             return truncated(text)
         by_name = {tool.name: tool for tool in tools}
 
-        def read(text: str, match: re.Match[str]) -> Sequence[Item]:
+        def read(source: Source, match: re.Match[str]) -> Sequence[Item]:
             if match[0] == "<answer>":
-                return (answer_item(text, match, ANSWER_CLOSE),)
-            return (_call_item(text, match, by_name[match[0][1:-1]]),)
+                return answer_items(source, match, ANSWER_CLOSE)
+            return _call_items(source, match, by_name[match[0][1:-1]])
 
-        items, thinks, in_think = scan(text, _openings(tuple(by_name)), read)
+        source = Source(text)
+        items, thinks, in_think = scan(source, _openings(tuple(by_name)), read)
         if not any(item.call or item.answer is not None or item.error for item in items):
             begin = max((span.stop for span in thinks), default=0)
-            items = _unknown_element(text, begin)
+            items = _unknown_element(source, begin)
         return assemble(items, thinks, in_think)
 
     def format_call(self, name: str, arguments: Mapping[str, Json]) -> str:
@@ -82,16 +88,16 @@ class TaggedText:
             key, value = next(iter(arguments.items()))
             content = _written(value)
             if not content.lstrip().startswith(f"<{key}>"):
-                return f"<{name}>{_padded(escape_closing(content, closing))}{closing}"
+                return f"<{name}>{_padded(escape_tags(content, closing))}{closing}"
         inner = "".join(
-            f"<{key}>{_padded(escape_closing(_written(value), f'</{key}>'))}</{key}>"
+            f"<{key}>{_padded(escape_tags(_written(value), f'</{key}>'))}</{key}>"
             for key, value in arguments.items()
         )
-        return f"<{name}>{escape_closing(inner, closing)}{closing}"
+        return f"<{name}>{escape_tags(inner, closing)}{closing}"
 
     def format_answer(self, answer: str) -> str:
         """Return the text of a final answer; `parse` strips it."""
-        return f"<answer>{escape_closing(answer, ANSWER_CLOSE)}{ANSWER_CLOSE}"
+        return f"<answer>{escape_tags(answer, ANSWER_CLOSE)}{ANSWER_CLOSE}"
 
     def format_results(self, results: Sequence[ToolResult]) -> str:
         """Return one result as it is, several as elements in order."""
@@ -117,72 +123,101 @@ def _usage(tool: Tool) -> str:
     return f"{form} {about}".rstrip()
 
 
-def _call_item(text: str, match: re.Match[str], tool: Tool) -> Item:
+def _call_items(source: Source, match: re.Match[str], tool: Tool) -> Sequence[Item]:
     closing = f"</{tool.name}>"
-    start, inner_stop, stop = read_element(text, match, closing)
+    element = read_element(source, match, closing)
+    if element is None:
+        return ()
+    start, stop = match.start(), element.stop
     if stop < 0:
         # Without its end nobody knows where the argument stops: C11 asks for an error, not a guess.
         error = f"The call of {tool.name} was not closed with {closing}; nothing was executed."
-        return Item(
-            start=match.start(), inner_start=start, inner_stop=start, stop=start, error=error
-        )
-    content = unescape_closing(text[start:inner_stop], closing)
+        end = match.end()
+        return (Item(start=start, inner_start=end, inner_stop=end, stop=end, error=error),)
+    content = unescape_tags(source.text[element.inner_start : element.inner_stop], closing)
     arguments, error = _arguments(content, tool)
-    call = ToolCall(
-        id="", name=tool.name, arguments=arguments, raw=text[match.start() : stop], error=error
+    raw = source.text[start:stop]
+    call = ToolCall(id="", name=tool.name, arguments=arguments, raw=raw, error=error)
+    return (_whole(match, element, call),)
+
+
+def _whole(match: re.Match[str], element: Element, call: ToolCall) -> Item:
+    return Item(
+        start=match.start(),
+        inner_start=element.inner_start,
+        inner_stop=element.inner_stop,
+        stop=element.stop,
+        call=call,
     )
-    return Item(start=match.start(), inner_start=start, inner_stop=inner_stop, stop=stop, call=call)
 
 
 def _arguments(content: str, tool: Tool) -> tuple[dict[str, Json], str | None]:
     names = tool.parameter_names
-    first = _ELEMENT.match(content.lstrip())
+    first = _NEXT_ELEMENT.match(content)
     is_bare = first is None or first[1] not in names
-    if names and is_bare:
-        return {names[0]: _read(_unpadded(content), names[0], tool)}, None
     if not names and not content.strip():
         return {}, None
-    return _elements(content, tool)
+    try:
+        if names and is_bare:
+            return {names[0]: _read(_unpadded(content), names[0], tool)}, None
+        return _elements(content, tool)
+    except RepeatedKeyError as error:
+        return {}, f"bad arguments for {tool.name}: {error}"
 
 
 def _elements(content: str, tool: Tool) -> tuple[dict[str, Json], str | None]:
     found: dict[str, Json] = {}
     position = 0
-    while content[position:].strip():
-        position += len(content[position:]) - len(content[position:].lstrip())
-        match = _ELEMENT.match(content, position)
+    while _NOT_BLANK.search(content, position) is not None:
+        match = _NEXT_ELEMENT.match(content, position)
         closing = f"</{match[1]}>" if match is not None else ""
         stop = content.find(closing, match.end()) if match is not None else -1
         if match is None or stop < 0:
             usage = "".join(f"<{name}>...</{name}>" for name in tool.parameter_names)
             return found, f"bad arguments for {tool.name}: write <{tool.name}>{usage}</{tool.name}>"
-        value = unescape_closing(_unpadded(content[match.end() : stop]), closing)
+        if match[1] in found:
+            return found, f"bad arguments for {tool.name}: <{match[1]}> is there twice"
+        value = unescape_tags(_unpadded(content[match.end() : stop]), closing)
         found[match[1]] = _read(value, match[1], tool)
         position = stop + len(closing)
     return found, None
 
 
 def _read(value: str, name: str, tool: Tool) -> Json:
-    """Return the value as the schema has it: strings as they are, all else as JSON if it is."""
+    """Return the value as the schema has it: strings as they are, all else as JSON if it is.
+
+    Where an argument may be a string or an object (or an array), text that is one whole object is
+    the object. Other types that share with a string stay text, as `03106` and `null` must.
+
+    Raises:
+        RepeatedKeyError: If an object has a key twice.
+    """
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
-    if _takes_string(properties.get(name, {}), tool.parameters.get("$defs", {})):
+    types = _types(properties.get(name, {}), tool.parameters.get("$defs", {}))
+    if "string" in types and not types & {"object", "array"}:
         return value
     try:
         found, stop = read_json(value)
-    except ValueError:
+    except RepeatedKeyError:
+        raise
+    except JsonError:
         return value
-    return value if value[stop:].strip() else found
+    kind = {dict: "object", list: "array"}.get(type(found), "")
+    if value[stop:].strip() or ("string" in types and kind not in types):
+        return value
+    return found
 
 
-def _takes_string(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
+def _types(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> set[str]:
+    """Return the JSON types that a schema names."""
     if "$ref" in schema:
         schema = definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
-    if "const" in schema:
-        return isinstance(schema["const"], str)
-    if "enum" in schema:
-        return any(isinstance(value, str) for value in schema["enum"])
+    values = [schema["const"]] if "const" in schema else schema.get("enum", ())
     options: Sequence[Mapping[str, Any]] = schema.get("anyOf", ())
-    return schema.get("type") == "string" or any(_takes_string(o, definitions) for o in options)
+    found = {"string" for value in values if isinstance(value, str)}
+    if "type" in schema and not values:
+        found.add(str(schema["type"]))
+    return found.union(*(_types(option, definitions) for option in options))
 
 
 def _written(value: Json) -> str:
@@ -202,22 +237,17 @@ def _is_padded(content: str) -> bool:
     return len(content) > 1 and content[0] == content[-1] == "\n"
 
 
-def _unknown_element(text: str, begin: int) -> list[Item]:
+def _unknown_element(source: Source, begin: int) -> list[Item]:
     """Return a call of a tool that nobody knows, where the text holds such an element."""
-    for number, match in enumerate(_ELEMENT.finditer(text, begin)):
+    for number, match in enumerate(_ELEMENT.finditer(source.text, begin)):
         if number == _MAX_UNKNOWN:
             break
-        start, inner_stop, stop = read_element(text, match, f"</{match[1]}>")
-        if stop >= 0:
-            raw = text[match.start() : stop]
-            call = ToolCall(id="", name=match[1], arguments={"": text[start:inner_stop]}, raw=raw)
-            return [
-                Item(
-                    start=match.start(),
-                    inner_start=start,
-                    inner_stop=inner_stop,
-                    stop=stop,
-                    call=call,
-                )
-            ]
+        if mentions.is_markup(match[1]):
+            continue
+        element = read_element(source, match, f"</{match[1]}>")
+        if element is not None and element.stop >= 0:
+            content = source.text[element.inner_start : element.inner_stop]
+            raw = source.text[match.start() : element.stop]
+            call = ToolCall(id="", name=match[1], arguments={"": content}, raw=raw)
+            return [_whole(match, element, call)]
     return []
