@@ -19,9 +19,58 @@ _FORM = re.compile(r"([{\[])\s*(?:\.\.\.|…)\s*[}\]]")
 _BEFORE_A_LINE = " \t*-#"
 _BEHIND_A_NAME = frozenset(" \t\r\n.,;:!?)]}'\"`*_")
 _MARKUP = frozenset(
-    "a abbr b blockquote br code del details div em h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p "
-    "pre q s small span strong sub summary sup table tbody td th thead tr tt u ul var "
-    "thinking thought thoughts reasoning reflection scratchpad".split()
+    [
+        "a",
+        "abbr",
+        "b",
+        "blockquote",
+        "br",
+        "code",
+        "del",
+        "details",
+        "div",
+        "em",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "hr",
+        "i",
+        "img",
+        "ins",
+        "kbd",
+        "li",
+        "mark",
+        "ol",
+        "p",
+        "pre",
+        "q",
+        "s",
+        "small",
+        "span",
+        "strong",
+        "sub",
+        "summary",
+        "sup",
+        "table",
+        "tbody",
+        "td",
+        "th",
+        "thead",
+        "tr",
+        "tt",
+        "u",
+        "ul",
+        "var",
+        "thinking",
+        "thought",
+        "thoughts",
+        "reasoning",
+        "reflection",
+        "scratchpad",
+    ]
 )
 
 

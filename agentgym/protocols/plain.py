@@ -1,4 +1,6 @@
-"""Plain text: the whole completion is the action. For games and environments without tools."""
+"""Plain text: the whole completion is the action, its reasoning apart. For games and environments
+without tools.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentgym.protocols.base import ParsedAction
+from agentgym.protocols.scan import NOT_CLOSED_THINK, THINK_CLOSE, is_cut_off, spoken, truncated
 from agentgym.records import FinishReason, Json, Span, SpanKind, ToolResult
 
 if TYPE_CHECKING:
@@ -28,11 +31,18 @@ class PlainText:
     def parse(
         self, text: str, tools: Sequence[Tool], *, finish_reason: FinishReason = FinishReason.STOP
     ) -> ParsedAction:
-        """Return the stripped text as the answer; a cut-off text gives none."""
-        span = Span(kind=SpanKind.ACTION, start=0, stop=len(text))
-        if finish_reason is FinishReason.LENGTH:
-            return ParsedAction(is_truncated=True, spans=(span,))
-        return ParsedAction(answer=text.strip(), spans=(span,))
+        """Return the stripped text behind the reasoning as the answer; a cut-off text gives none,
+        and neither does one whose reasoning does not end.
+        """
+        if is_cut_off(finish_reason):
+            return truncated(text)
+        rest = spoken(text)
+        start = len(text) - len(rest)
+        think = Span(kind=SpanKind.THINK, start=0, stop=start)
+        if start and not rest and not text.endswith(THINK_CLOSE):
+            return ParsedAction(error=NOT_CLOSED_THINK, spans=(think,))
+        action = Span(kind=SpanKind.ACTION, start=start, stop=len(text))
+        return ParsedAction(answer=rest.strip(), spans=(think, action) if start else (action,))
 
     def format_call(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Return the first argument's value: without markup a call is its argument."""

@@ -176,6 +176,12 @@ def truncated(text: str) -> ParsedAction:
     return ParsedAction(is_truncated=True, spans=(think,) if is_thinking else ())
 
 
+def spoken(text: str) -> str:
+    """Return what a text says behind its reasoning; nothing where the reasoning does not end."""
+    rest = text.rpartition(THINK_CLOSE)[2]
+    return rest if THINK_OPEN not in rest else ""
+
+
 def is_cut_off(finish_reason: FinishReason) -> bool:
     """Return whether a bound ended the text."""
     return finish_reason is FinishReason.LENGTH

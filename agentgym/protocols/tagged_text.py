@@ -202,7 +202,7 @@ def _read(value: str, name: str, tool: Tool) -> Json:
         raise
     except JsonError:
         return value
-    kind = {dict: "object", list: "array"}.get(type(found), "")
+    kind = "object" if isinstance(found, dict) else "array" if isinstance(found, list) else ""
     if value[stop:].strip() or ("string" in types and kind not in types):
         return value
     return found

@@ -22,7 +22,10 @@ TOOLS = (make_tool(find),)
 @pytest.mark.parametrize(
     ("protocol", "text"),
     [
-        ("tagged_json", '<tool_call>{"name":"find","arguments":{"note":"a","note":"b"}}</tool_call>'),
+        (
+            "tagged_json",
+            '<tool_call>{"name":"find","arguments":{"note":"a","note":"b"}}</tool_call>',
+        ),
         ("tagged_json", '<tool_call>{"name":"find","name":"note","arguments":{}}</tool_call>'),
         ("openai_tools", '{"name":"find","arguments":{"note":"a","note":"b"}}'),
         ("openai_tools", '{"arguments":{"note":"a","note":"b"},"name":"find"}'),
