@@ -11,6 +11,8 @@ Rules where graders differ:
   first six digits agree;
 - `50\%` answers 50 %, 0.5, and 50 too where that is no probability; a unit that one side leaves
   out makes no difference, two known units that differ do;
+- of a multiple choice the letter counts, whatever is said behind it (`options`);
+- a sentence is not searched for a number: "he made $70,000" is no answer, `$70,000` is one;
 - `3:4` is 3/4 and 6:8, but a time of day is itself only;
 - a sum or product that is still to be worked out does not answer a plain number, however written.
 """
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from agentgym.envs.math import numerals
+from agentgym.envs.math import numerals, options
 from agentgym.envs.math.extraction import extract_answer
 from agentgym.envs.math.latex import normalize
 from agentgym.envs.math.rationals import format_number
@@ -96,6 +98,9 @@ def grade(*, gold: str, answer: str, judge: SymbolicJudge | None = None) -> Grad
         return _verdict(Reason.NO_ANSWER, Path.NONE)
     if gold_text is None:
         return _verdict(Reason.BAD_GOLD, Path.NONE)
+    letter, choice = options.letter_of(gold_text), options.chosen(answer_text)
+    if letter is not None and choice is not None and gold_text != answer_text:
+        return _verdict(Reason.CORRECT if choice == letter else Reason.WRONG, Path.EXACT)
     golds, answers = read_values(gold_text), read_values(answer_text)
     if not golds or not answers:
         return _verdict(Reason.BAD_GOLD if not golds else Reason.UNREADABLE, Path.NONE)
