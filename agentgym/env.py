@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,7 @@ from agentgym.errors import EnvError
 from agentgym.limits import Limits
 from agentgym.protocols.base import ActionProtocol, ParsedAction
 from agentgym.protocols.plain import PlainText
+from agentgym.protocols.scan import spoken
 from agentgym.records import Attachment, ErrorKind, FinishReason, Task, ToolCall, ToolResult
 from agentgym.tools import Tool
 
@@ -90,6 +91,11 @@ class Action(str):
     def answer(self) -> str | None:
         """The final answer; None if there is none."""
         return self.parsed.answer
+
+    @property
+    def spoken(self) -> str:
+        """What was written beside the reasoning: graders and games read this, never `str(self)`."""
+        return spoken(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +245,9 @@ class TextEnv(gymnasium.Env[str, str]):
             raise EnvError(f"{self.env_id}: step needs a running episode; call reset first")
         if isinstance(action, Action) and action.is_parsed:
             return action
+        # Callers outside Python's types: None would be graded as the text "None".
+        if not isinstance(cast("object", action), str):
+            raise EnvError(f"{self.env_id}: an action is text, such as 'yes' (got {action!r})")
         text = str(action)
         reason = action.finish_reason if isinstance(action, Action) else FinishReason.STOP
         parsed = self.protocol.parse(text, self.tools, finish_reason=reason)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,9 +25,11 @@ from agentgym.records import (
     Span,
     StopReason,
     Task,
+    ToolCall,
     Trajectory,
     Turn,
 )
+from agentgym.records.text import readable
 from agentgym.renderer.base import RenderedPrompt, RenderedTurn
 
 
@@ -75,6 +78,7 @@ class Episode:
         self._system_prompt = ""
         self._tools: tuple[str, ...] = ()
         self._first_observation = ""
+        self._has_had_its_last_word = False
 
     def enter(self, state: str) -> None:
         """Note what the episode waits for now, for whoever asks how it does."""
@@ -83,9 +87,9 @@ class Episode:
     def open(self, env: Any, observation: str) -> None:
         """Take over the environment's prompt, tools, bounds and first observation."""
         self.limits = self.spec.limits.merged(getattr(env, "limits", self.spec.limits))
-        self._system_prompt = getattr(env, "system_prompt", "")
+        self._system_prompt = readable(getattr(env, "system_prompt", ""))
         self._tools = tuple(tool.name for tool in getattr(env, "tools", ()))
-        self._first_observation = shorten_middle(observation, self.limits.max_observation_chars)
+        self._first_observation = self._shown(observation)
         opening = (
             [Message(role="system", content=self._system_prompt)] if self._system_prompt else []
         )
@@ -100,7 +104,7 @@ class Episode:
         limits = self.limits
         if limits.max_turns is not None and len(self.turns) >= limits.max_turns:
             return StopReason.MAX_TURNS
-        if limits.max_tool_calls is not None and self.tool_calls >= limits.max_tool_calls:
+        if self._has_had_its_last_word:
             return StopReason.MAX_TOOL_CALLS
         if limits.max_tokens is not None and self.sampled_tokens >= limits.max_tokens:
             return StopReason.MAX_TOKENS
@@ -127,12 +131,19 @@ class Episode:
         )
 
     def within_tool_budget(self, action: Action) -> Action:
-        """Return the action with no more calls than the episode may still execute."""
-        bound = self.limits.max_tool_calls
-        left = None if bound is None else bound - self.tool_calls
-        if left is None or len(action.tool_calls) <= left:
+        """Return the action with an error, which the agent reads, in each call beyond the bound."""
+        left = self._calls_left()
+        if left is None:
             return action
-        parsed = replace(action.parsed, calls=action.tool_calls[:left])
+        error = f"not run: limit of {self.limits.max_tool_calls} calls reached"
+        calls: list[ToolCall] = []
+        for call in action.tool_calls:
+            if call.error is None:
+                left -= 1
+                if left < 0:
+                    call = replace(call, error=error, error_kind=ErrorKind.LIMIT)
+            calls.append(call)
+        parsed = replace(action.parsed, calls=tuple(calls))
         return Action(str(action), finish_reason=action.finish_reason, parsed=parsed)
 
     def add_turn(
@@ -151,9 +162,7 @@ class Episode:
             timings: Seconds by part.
         """
         info: Mapping[str, Any] = result.get("info", {})
-        observation = shorten_middle(
-            result.get("observation", ""), self.limits.max_observation_chars
-        )
+        observation = self._shown(result.get("observation", ""))
         role = str(info.get("role", "user"))
         rendered = self._pending
         self.turns.append(
@@ -176,7 +185,9 @@ class Episode:
             )
         )
         self.sampled_tokens += len(completion.tokens.ids) if completion.tokens is not None else 0
-        self.tool_calls += len(info.get("tool_results", ()))
+        # Whoever has used up its calls gets one turn to say what came of them.
+        self._has_had_its_last_word = self._calls_left() == 0
+        self.tool_calls += len(self.turns[-1].tool_results) - _refused(self.turns[-1])
         self._extend(completion, Message(role=role, content=observation))
 
     def finish(
@@ -212,6 +223,14 @@ class Episode:
             failure=failure,
         )
 
+    def _shown(self, observation: str) -> str:
+        """Return an observation as the policy reads it and the record holds it."""
+        return shorten_middle(readable(observation), self.limits.max_observation_chars)
+
+    def _calls_left(self) -> int | None:
+        bound = self.limits.max_tool_calls
+        return None if bound is None else max(bound - self.tool_calls, 0)
+
     def _context_left(self) -> int | None:
         if self._prompt_ids is None:
             return None
@@ -223,7 +242,8 @@ class Episode:
         if self._renderer is None or completion.tokens is None or not action.parsed.spans:
             return ()
         offsets = self._renderer.offsets(completion.tokens.ids)
-        return tuple(_token_span(span, offsets) for span in action.parsed.spans)
+        starts, stops = [start for start, _ in offsets], [stop for _, stop in offsets]
+        return tuple(_token_span(span, starts, stops) for span in action.parsed.spans)
 
     def _extend(self, completion: Completion, observation: Message) -> None:
         self._messages.append(Message(role="assistant", content=completion.text))
@@ -274,11 +294,16 @@ def _error_kind(completion: Completion, info: Mapping[str, Any]) -> ErrorKind | 
     return info.get("error_kind")
 
 
-def _token_span(span: Span, offsets: tuple[tuple[int, int], ...]) -> Span:
-    """Return the tokens that overlap a stretch of characters."""
-    inside = [
-        i for i, (start, stop) in enumerate(offsets) if start < span.stop and stop > span.start
-    ]
-    if not inside:
+def _refused(turn: Turn) -> int:
+    """Return how many results of a turn are of calls that were not run."""
+    unread = {call.id for call in turn.tool_calls if call.error is not None}
+    return sum(result.call_id in unread for result in turn.tool_results)
+
+
+def _token_span(span: Span, starts: Sequence[int], stops: Sequence[int]) -> Span:
+    """Return the tokens that overlap a stretch of characters; both lists ascend."""
+    first = bisect.bisect_right(stops, span.start)
+    last = bisect.bisect_left(starts, span.stop)
+    if first >= last:
         return Span(kind=span.kind, start=0, stop=0, ref=span.ref)
-    return Span(kind=span.kind, start=inside[0], stop=inside[-1] + 1, ref=span.ref)
+    return Span(kind=span.kind, start=first, stop=last, ref=span.ref)

@@ -16,7 +16,7 @@ def derive(*parts: str | int) -> int:
     """
     digest = hashlib.sha256()
     for part in parts:
-        data = str(part).encode()
+        data = str(part).encode("utf-8", "surrogatepass")  # whatever a file holds
         digest.update(f"{type(part).__name__}:{len(data)}:".encode())
         digest.update(data)
     return int.from_bytes(digest.digest()[:_SEED_BYTES], "big") & _SEED_MASK

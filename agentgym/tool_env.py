@@ -62,7 +62,11 @@ class ToolEnv(TextEnv):
         raise NotImplementedError(f"{type(self).__name__} must define grade(answer)")
 
     def on_text(self, text: str) -> str | Reply:
-        """Return the observation after a turn that has neither a call nor an answer."""
+        """Return the observation after a turn that has neither a call nor an answer.
+
+        Args:
+            text: What the agent wrote, without its reasoning.
+        """
         names = ", ".join(tool.name for tool in self.tools)
         ways = f"call a tool ({names}) or answer" if names else "answer"
         example = self.protocol.format_answer("your answer")
@@ -102,7 +106,7 @@ class ToolEnv(TextEnv):
             return graded if isinstance(graded, Reply) else Reply(outcome=float(graded))
         if parsed.error is not None:
             return Reply(observation=parsed.error, error_kind=ErrorKind.FORMAT)
-        reply = await call(self.on_text, str(action))
+        reply = await call(self.on_text, action.spoken)
         return reply if isinstance(reply, Reply) else Reply(observation=reply)
 
     async def _run_calls(self, action: Action, call: Caller) -> Reply:
@@ -118,7 +122,7 @@ class ToolEnv(TextEnv):
 
     async def _run_call(self, call: ToolCall, run: Caller) -> tuple[ToolResult, Reply | None]:
         if call.error is not None:
-            return ToolResult(call_id=call.id, text=call.error, error_kind=ErrorKind.FORMAT), None
+            return ToolResult(call_id=call.id, text=call.error, error_kind=call.error_kind), None
         tool = next((tool for tool in self.tools if tool.name == call.name), None)
         try:
             if tool is None:

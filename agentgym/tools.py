@@ -22,6 +22,7 @@ import pydantic_core
 from typing_extensions import TypedDict
 
 from agentgym.errors import EnvError, ToolError, nearest
+from agentgym.records.text import readable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -136,10 +137,15 @@ def unknown_tool(name: str, tools: Sequence[Tool]) -> str:
 def result_text(value: object) -> str:
     """Return a tool's result as the agent reads it: text as it is, None as nothing, else JSON."""
     if isinstance(value, str):
-        return str(value)
+        return readable(str(value))
     if value is None:
         return ""
-    return pydantic_core.to_json(value, inf_nan_mode="constants").decode()
+    try:
+        return pydantic_core.to_json(value, inf_nan_mode="constants").decode()
+    except pydantic_core.PydanticSerializationError:
+        # Half a surrogate pair somewhere inside; anything else raises again.
+        text = json.dumps(value, ensure_ascii=False, default=pydantic_core.to_jsonable_python)
+        return readable(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from agentgym.errors import RecordError
 
@@ -57,6 +57,8 @@ class Task:
             raise RecordError(
                 f"a task needs an 'id' and an 'env_id' (got {self.id!r}, {self.env_id!r})"
             )
+        _check_texts("answers", self.answers)
+        _check_texts("tags", self.tags)
 
     @property
     def content_hash(self) -> str:
@@ -66,4 +68,12 @@ class Task:
         family = self.env_id.rsplit("-v", 1)[0]
         prompt = " ".join(self.prompt.casefold().split())
         text = canonical_json([family, prompt, dict(self.payload)])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _check_texts(name: str, value: object) -> None:
+    """Raise unless a field is a tuple of texts: of a string the letters would be the answers."""
+    texts = cast("tuple[object, ...]", value)
+    if not isinstance(value, tuple) or not all(isinstance(text, str) for text in texts):
+        example = (value,) if isinstance(value, str) else ("27",)
+        raise RecordError(f"{name!r} must be a tuple of texts, such as {example!r} (got {value!r})")

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from agentgym.errors import RecordError
 from agentgym.records.task import Json
+from agentgym.records.text import readable
 
 
 class FinishReason(StrEnum):
@@ -33,6 +34,7 @@ class ErrorKind(StrEnum):
     MODEL = "model"
     FORMAT = "format"
     TRUNCATED = "truncated"
+    LIMIT = "limit"
     TIMEOUT = "timeout"
     INFRASTRUCTURE = "infrastructure"
 
@@ -193,7 +195,9 @@ class ToolCall:
     raw: str = ""
     """The text of the whole call, verbatim."""
     error: str | None = None
-    """Why the call could not be parsed; None if it could."""
+    """Why the call is not run: it could not be parsed, or a limit was reached; None if it is."""
+    error_kind: ErrorKind = ErrorKind.FORMAT
+    """Kind of that error, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +207,12 @@ class ToolResult:
     call_id: str
     """`ToolCall.id` that it answers."""
     text: str
-    """What the agent reads."""
+    """What the agent reads; halves of surrogate pairs are replaced."""
     error_kind: ErrorKind | None = None
     """Kind of the mistake or failure; None if the tool ran."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", readable(self.text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

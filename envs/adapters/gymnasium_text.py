@@ -84,7 +84,7 @@ class GymnasiumTextEnv(ForeignEnv):
 
     def respond(self, action: Action) -> Reply:
         """Pass the action on."""
-        text = str(action)
+        text = action.spoken
         if not self._foreign.action_space.contains(text):
             text = text.strip()
         if not self._foreign.action_space.contains(text):

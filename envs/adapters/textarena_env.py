@@ -133,10 +133,10 @@ class TextArenaEnv(ForeignEnv):
     def respond(self, action: Action) -> Reply:
         """Make the move."""
         with self._randomness():
-            is_over, info = self._game.step(str(action))
+            is_over, info = self._game.step(action.spoken)
             text = self._read()
             rewards, facts = self._game.close() if is_over else ({}, {})
-        self._learn(str(action), text)
+        self._learn(action.spoken, text)
         if not is_over:
             return Reply(observation=text)
         verdict = _Verdict.of((rewards or {}).get(0, 0.0), facts.get(0, {}), name=self._name)

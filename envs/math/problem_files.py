@@ -148,7 +148,9 @@ def _field(row_id: str, row: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 def _with_split(problem: Problem) -> Problem:
     text = " ".join(problem.question.casefold().split())
-    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    digest = int.from_bytes(
+        hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big"
+    )
     return replace(problem, split="held_out" if digest % HELD_OUT_SHARE == 0 else "train")
 
 

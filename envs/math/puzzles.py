@@ -174,7 +174,8 @@ def _is_held_out(name: str, item: Mapping[str, Any]) -> bool:
     if name in _TOLD_IN_WORDS:
         # The numbers with the answer, whoever it is about and whatever is counted.
         question = " ".join([*sorted(_NUMBER.findall(question)), str(item["gold"])])
-    digest = hashlib.sha256(" ".join(question.casefold().split()).encode()).digest()
+    text = " ".join(question.casefold().split())
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % HELD_OUT_SHARE == 0
 
 

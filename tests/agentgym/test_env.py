@@ -226,3 +226,35 @@ def test_render_shows_the_last_observation(env: Counting) -> None:
     env.reset(seed=1)
     env.step("x")
     assert env.render() == "1"
+
+
+# Class: *coercion in place of refusal*.
+@pytest.mark.parametrize("action", [None, 7, b"x", ["x"]])
+def test_f40_step_refuses_what_is_no_text(env: Counting, action: Any) -> None:
+    env.reset(seed=1)
+    with pytest.raises(EnvError, match=r"an action is text, such as 'yes' \(got "):
+        env.step(action)
+    assert env.count == 0
+
+
+# Class: *asking the raw text instead of the answer*.
+@pytest.mark.parametrize(
+    ("text", "spoken", "answer", "error"),
+    [
+        (" yes ", " yes ", "yes", False),
+        ("<think>7 or 8</think>9", "9", "9", False),
+        ("7 or 8</think> 9", " 9", "9", False),  # the template wrote the opening
+        ("<think>a</think>x<think>b</think>y", "y", "y", False),
+        ("<think>a</think>", "", "", False),
+        ("<think>7 or 8", "", None, True),
+        ("<think>a</think><think>9", "", None, True),
+    ],
+)
+def test_f29_plain_action_is_read_behind_its_reasoning(
+    env: Counting, text: str, spoken: str, answer: str | None, error: bool
+) -> None:
+    env.reset(seed=1)
+    action = env.as_action(text)
+    assert (action.spoken, action.answer) == (spoken, answer)
+    assert (action.parsed.error is not None) is error
+    assert str(action) == text

@@ -156,3 +156,18 @@ def test_ids_of_a_long_episode_need_no_deep_stack() -> None:
     )
     trajectory = Trajectory(id="t", group_id="g", task_id="k", env_id="e", turns=turns)
     assert trajectory.full_ids(1_999) == (7, 5) * 2_000
+
+
+# Class: *coercion in place of refusal*: the letters of a string would be the answers.
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"answers": "27"}, r"'answers' must be a tuple of texts, such as \('27',\) \(got '27'\)"),
+        ({"answers": ["27"]}, r"'answers' must be a tuple of texts, such as \('27',\)"),
+        ({"answers": (27,)}, r"'answers' .* \(got \(27,\)\)"),
+        ({"tags": "easy"}, r"'tags' must be a tuple of texts, such as \('easy',\)"),
+    ],
+)
+def test_f40_task_takes_tuples_of_texts(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        Task(id="t", env_id="e-v0", **fields)

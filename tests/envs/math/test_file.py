@@ -188,3 +188,26 @@ def test_env_passes_its_check(tmp_path: Path) -> None:
     report = agentgym.check_env(ENV_ID, env_kwargs={"path": str(file)}, episodes_each=12)
     assert [line for line in str(report).splitlines() if line.startswith("failed")] == []
     assert report.scores["expert"] == 1.0
+
+
+# Class: *asking the raw text instead of the answer*.
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (r"<think>maybe \boxed{72}</think> I do not know", None),
+        (r"maybe \boxed{72}</think> I do not know", None),
+        (r"<think>maybe \boxed{72}", None),
+        ("<think>#### 72</think>", None),
+        (r"<think>maybe \boxed{72}</think> it is \boxed{71}", 0.0),
+        (r"<think>maybe \boxed{71}</think> it is \boxed{72}", 1.0),
+        (r"I need no <calculator> here: \boxed{72}", 1.0),
+        (r"The <b>sum</b> is \boxed{72}", 1.0),
+    ],
+)
+def test_f29_answer_is_asked_from_the_answer_and_not_from_the_reasoning(
+    tmp_path: Path, text: str, outcome: float | None
+) -> None:
+    env = agentgym.make(ENV_ID, path=str(_write(tmp_path / "train.jsonl", [GSM8K])))
+    env.reset(seed=1)
+    _, _, terminated, _, info = env.step(text)
+    assert (terminated, info.get("outcome")) == (outcome is not None, outcome)
