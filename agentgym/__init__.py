@@ -12,20 +12,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentgym.checks.env import check_env
     from agentgym.checks.suite import check_suite
+    from agentgym.config import EvalConfig, RunConfig
     from agentgym.door import evaluate, rollout, train
     from agentgym.env import Action, Reply, TextEnv, UnicodeText
-    from agentgym.errors import ToolError
+    from agentgym.errors import EnvError, InfrastructureError, ToolError
     from agentgym.limits import Limits
-    from agentgym.records import Task
-    from agentgym.registry import make, register_env
-    from agentgym.suites import Suite, load_suite
+    from agentgym.records import Sampling, Task
+    from agentgym.registry import list_envs, make, register_env
+    from agentgym.suites import (
+        GeneratedSplit,
+        Origin,
+        Suite,
+        check_leaks,
+        list_suites,
+        load_suite,
+        register_suite,
+    )
     from agentgym.tool_env import ToolEnv
     from agentgym.tools import tool
 
 __all__ = [
     "Action",
+    "EnvError",
+    "EvalConfig",
+    "GeneratedSplit",
+    "InfrastructureError",
     "Limits",
+    "Origin",
     "Reply",
+    "RunConfig",
+    "Sampling",
     "Suite",
     "Task",
     "TextEnv",
@@ -34,11 +50,15 @@ __all__ = [
     "UnicodeText",
     "__version__",
     "check_env",
+    "check_leaks",
     "check_suite",
     "evaluate",
+    "list_envs",
+    "list_suites",
     "load_suite",
     "make",
     "register_env",
+    "register_suite",
     "rollout",
     "tool",
     "train",
@@ -46,8 +66,15 @@ __all__ = [
 
 _EXPORTS = {
     "Action": "agentgym.env",
+    "EnvError": "agentgym.errors",
+    "EvalConfig": "agentgym.config",
+    "GeneratedSplit": "agentgym.suites",
+    "InfrastructureError": "agentgym.errors",
     "Limits": "agentgym.limits",
+    "Origin": "agentgym.suites",
     "Reply": "agentgym.env",
+    "RunConfig": "agentgym.config",
+    "Sampling": "agentgym.records",
     "Suite": "agentgym.suites",
     "Task": "agentgym.records",
     "TextEnv": "agentgym.env",
@@ -55,11 +82,15 @@ _EXPORTS = {
     "ToolError": "agentgym.errors",
     "UnicodeText": "agentgym.env",
     "check_env": "agentgym.checks.env",
+    "check_leaks": "agentgym.suites",
     "check_suite": "agentgym.checks.suite",
     "evaluate": "agentgym.door",
+    "list_envs": "agentgym.registry",
+    "list_suites": "agentgym.suites",
     "load_suite": "agentgym.suites",
     "make": "agentgym.registry",
     "register_env": "agentgym.registry",
+    "register_suite": "agentgym.suites",
     "rollout": "agentgym.door",
     "tool": "agentgym.tools",
     "train": "agentgym.door",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from agentgym import seeding
+from agentgym import registry, seeding
 from agentgym.asking import (
     Asked,
     AskedEnvs,
@@ -102,7 +102,7 @@ def rollout(
     chosen = tasks
     if isinstance(chosen, int):
         chosen = load_suite(name, env_kwargs=kwargs).tasks(split, limit=chosen)
-    _check_rollout({task.env_id for task in chosen}, group_size, kwargs)
+    _check_rollout(name, chosen, group_size, kwargs)
     specs = [
         GroupSpec(
             id=f"rollout-{number}",
@@ -127,14 +127,23 @@ def rollout(
     return run_coroutine(run_them())
 
 
-def _check_rollout(env_ids: set[str], group_size: int, kwargs: Mapping[str, Json]) -> None:
-    """Raise where every episode would fail, or there would be none."""
+def _check_rollout(
+    env: str, tasks: Sequence[Task], group_size: int, kwargs: Mapping[str, Json]
+) -> None:
+    """Raise where every episode would fail, there would be none, or another environment played."""
     problems: list[Problem] = []
     if group_size < 1:
         text = f"'group_size' must be at least 1 (got {group_size!r})"
         problems.append(Problem(key="group_size", text=text))
-    for env_id in sorted(env_ids):
-        problems.extend(p for p in argument_problems(env_id, kwargs) if "takes no" in p.text)
+    is_env = registry.is_known(env)
+    env_id = registry.spec(env).id if is_env else load_suite(env, env_kwargs=kwargs).env_id
+    others = sorted({task.env_id for task in tasks} - {env_id})
+    if others:
+        text = (
+            f"{env_id} cannot pose tasks of {', '.join(others)}: name the environment they are of"
+        )
+        problems.append(Problem(key="tasks", text=text))
+    problems.extend(p for p in argument_problems(env_id, kwargs) if "takes no" in p.text)
     if problems:
         raise InvalidInputError(problems)
 

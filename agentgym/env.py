@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import gymnasium
@@ -16,6 +16,13 @@ import numpy as np
 from gymnasium import spaces
 
 from agentgym import seeding
+from agentgym.author_code import (
+    author_code,
+    awaited,
+    is_async,
+    settled,
+    text_of_start,
+)
 from agentgym.blocking import run_blocking
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
@@ -23,6 +30,7 @@ from agentgym.protocols.base import ActionProtocol, ParsedAction
 from agentgym.protocols.plain import PlainText
 from agentgym.protocols.scan import spoken
 from agentgym.records import Attachment, ErrorKind, FinishReason, Task, ToolCall, ToolResult
+from agentgym.records.text import readable
 from agentgym.tools import Tool
 
 TRUNCATED_NOTICE = "Your reply was cut off at the length limit. Nothing in it was executed."
@@ -98,12 +106,17 @@ class Action(str):
         return spoken(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """What an environment's `respond` returns where a plain string is not enough."""
+    """What an environment's `respond` returns where a plain string is not enough.
+
+    Example:
+        Reply("The drawer is open.", rewards={"opened": 1.0})
+    """
 
     observation: str = ""
     """What the agent reads next."""
+    _: KW_ONLY
     outcome: float | None = None
     """How far the task is solved, in [0, 1]; a number ends the episode, None goes on."""
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -127,7 +140,8 @@ class Reply:
 class TextEnv(gymnasium.Env[str, str]):
     """An environment whose observations and actions are text.
 
-    A subclass defines `start` and `respond`, and `sample_task` if it has tasks. `reward` of `step`
+    A subclass defines `start` and `respond`, either of which may be async, and `sample_task` if it
+    has tasks. `reward` of `step`
     is the weighted sum of the named parts (`reward_weights`, 0 for a name that is not listed) plus
     the outcome on the last step; the trainer reads the names and the outcome only.
     """
@@ -149,6 +163,9 @@ class TextEnv(gymnasium.Env[str, str]):
     """True if a gold answer given at once solves its task; False where only acting does."""
     answer_shown_reason: str = ""
     """Why a gold answer may be read before it is earned, such as a choice of two; else empty."""
+    reset_needs: str = ""
+    """What `reset` needs beside Python, such as a sandbox or a browser; empty if nothing. First
+    observations are then not looked at by checks that should be quick."""
     reward_weights: ClassVar[Mapping[str, float]] = {}
     """Weight of each named part in `step`'s reward."""
 
@@ -166,11 +183,11 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def start(self, task: Task, rng: random.Random) -> str:
         """Set up the episode of `task` and return the first observation."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define start(self, task, rng)")
 
     def respond(self, action: Action) -> str | Reply:
         """Return what the agent reads next: a string, or a `Reply` which may end the episode."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define respond(self, action)")
 
     def sample_task(self, rng: random.Random) -> Task:
         """Return a task drawn with `rng`; by default a task that holds nothing but a seed."""
@@ -220,24 +237,35 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             EnvError: If `options` has other keys, or the task belongs to another environment.
         """
-        super().reset(seed=seed)
-        episode_seed = self._episode_seed(seed)
-        task = self._requested_task(options)
-        if task is None:
-            task = self.sample_task(seeding.rng(episode_seed, "task"))
-        self.task = task
-        self.rng = seeding.rng(episode_seed, "episode")
-        self._is_running = True
-        self.last_observation = self.start(task, self.rng)
-        return self.last_observation, {"task": task, "role": "user"}
+        task = self._begin(seed, options)
+        with author_code(self.env_id):
+            return self._begun(task, settled(self.start(task, self.rng)))
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode without blocking the event loop; an async `start` is awaited in it."""
+        if type(self).reset is not TextEnv.reset:
+            return await run_blocking(self.reset, seed=seed, options=options)
+        task = await run_blocking(self._begin, seed, options)
+        with author_code(self.env_id):
+            return self._begun(task, await awaited(self.start, task, self.rng))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Answer one action. See the module `agentgym.env` for what `info` holds."""
-        return self.pack(self.reply_to(self.as_action(action)))
+        with author_code(self.env_id):
+            return self.pack(self.reply_to(self.as_action(action)))
 
     async def astep(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Answer one action without blocking the event loop: `step` in a thread of the engine."""
-        return await run_blocking(self.step, action)
+        """Answer one action without blocking the event loop: `step` in a thread of the engine,
+        unless `respond` is async.
+        """
+        if not is_async(self.respond):
+            return await run_blocking(self.step, action)
+        with author_code(self.env_id):
+            parsed = self.as_action(action)
+            reply = self.cut_off(parsed) or self._as_reply(await awaited(self.respond, parsed))
+            return self.pack(reply)
 
     def as_action(self, action: str) -> Action:
         """Return `action` parsed by this environment's protocol, unless it is parsed already."""
@@ -255,8 +283,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def reply_to(self, action: Action) -> Reply:
         """Return the answer to a parsed action; a cut-off action executes nothing."""
-        reply = self.cut_off(action) or self.respond(action)
-        return Reply(observation=reply) if isinstance(reply, str) else reply
+        return self.cut_off(action) or self._as_reply(settled(self.respond(action)))
 
     def cut_off(self, action: Action) -> Reply | None:
         """Return the answer to an action that a length bound cut off; None if it is whole."""
@@ -266,7 +293,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def pack(self, reply: Reply) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Return a reply as Gymnasium's five values."""
-        self.last_observation = reply.observation
+        observation = self.last_observation = readable(reply.observation)
         is_terminated = reply.outcome is not None and not reply.is_truncated
         self._is_running = not (is_terminated or reply.is_truncated)
         reward = sum(
@@ -283,7 +310,7 @@ class TextEnv(gymnasium.Env[str, str]):
         if not self._is_running:
             info["outcome"] = reply.outcome if reply.outcome is not None else self.outcome()
             reward += info["outcome"]
-        return reply.observation, float(reward), is_terminated, reply.is_truncated, info
+        return observation, float(reward), is_terminated, reply.is_truncated, info
 
     def render(self) -> str:
         """Return the last observation."""
@@ -297,6 +324,42 @@ class TextEnv(gymnasium.Env[str, str]):
     def finish(observation: str = "", *, outcome: float, **rewards: float) -> Reply:
         """Return a reply that ends the episode with `outcome` in [0, 1]."""
         return Reply(observation=observation, outcome=outcome, rewards=rewards)
+
+    def own_task(self, rng: random.Random) -> Task:
+        """Return a task drawn by `sample_task`, as this environment's own.
+
+        A subclass that is registered under an id of its own may draw its base's tasks: they are
+        posed by the subclass then, and its records say so.
+
+        Raises:
+            EnvError: If `sample_task` returned no task.
+        """
+        with author_code(self.env_id):
+            task = self.sample_task(rng)
+        if not isinstance(cast("object", task), Task):
+            raise EnvError(f"{self.env_id}: sample_task must return a Task (got {task!r})")
+        return task if self.spec is None else replace(task, env_id=self.spec.id)
+
+    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> Task:
+        """Return the task of a new episode, whose generator is seeded."""
+        super().reset(seed=seed)
+        episode_seed = self._episode_seed(seed)
+        task = self._requested_task(options)
+        self.task = task or self.own_task(seeding.rng(episode_seed, "task"))
+        self.rng = seeding.rng(episode_seed, "episode")
+        self._is_running = True
+        return self.task
+
+    def _begun(self, task: Task, observation: Any) -> tuple[str, dict[str, Any]]:
+        self.last_observation = text_of_start(self.env_id, observation)
+        return self.last_observation, {"task": task, "role": "user"}
+
+    def _as_reply(self, reply: Any) -> Reply:
+        if isinstance(reply, str):
+            return Reply(reply)
+        if not isinstance(reply, Reply):
+            raise EnvError(f"{self.env_id}: respond must return text or a Reply (got {reply!r})")
+        return reply
 
     def _episode_seed(self, seed: int | None) -> int:
         if seed is not None:

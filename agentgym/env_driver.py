@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar, cast
 
 import gymnasium
 
+from agentgym.author_code import is_async
 from agentgym.blocking import DaemonThreads, use_executor, watched_calls
 from agentgym.env import Action, TextEnv
 from agentgym.records import Task
@@ -32,6 +33,9 @@ class EnvDriver:
         self.is_abandoned = False
         self._executor = executor
         self._has_own_astep = _overrides_astep(self.unwrapped)
+        self._has_async_start = isinstance(self.unwrapped, TextEnv) and is_async(
+            self.unwrapped.start
+        )
 
     @classmethod
     async def create(
@@ -63,7 +67,11 @@ class EnvDriver:
             TimeoutError: If it took longer than `timeout_s`; the instance must not be used again.
         """
         options = {"task": task} if task is not None else None
-        return await self._blocking(lambda: self.env.reset(seed=seed, options=options), timeout_s)
+        if not self._has_async_start:
+            return await self._blocking(
+                lambda: self.env.reset(seed=seed, options=options), timeout_s
+            )
+        return await self._awaited(self.unwrapped.areset(seed=seed, options=options), timeout_s)
 
     async def step(
         self, action: Action, timeout_s: float | None
@@ -78,13 +86,7 @@ class EnvDriver:
                 lambda: self.env.step(action), timeout_s
             )
             return observation, float(reward), terminated, truncated, info
-        with use_executor(self._executor), watched_calls() as calls:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await self.unwrapped.astep(action)
-            except (TimeoutError, asyncio.CancelledError):
-                self._give_up([call for call in calls if not call.done()])
-                raise
+        return await self._awaited(self.unwrapped.astep(action), timeout_s)
 
     async def call(self, function: Callable[[], T], timeout_s: float | None) -> T:
         """Return what `function` returns, run where the instance's calls run."""
@@ -97,6 +99,16 @@ class EnvDriver:
             await loop.run_in_executor(self._executor, self.env.close)
         if self._owns_executor:
             self._executor.shutdown(wait=False)
+
+    async def _awaited(self, call: Awaitable[T], timeout_s: float | None) -> T:
+        """Await what the environment awaits itself; its blocking calls run where all of them do."""
+        with use_executor(self._executor), watched_calls() as calls:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await call
+            except (TimeoutError, asyncio.CancelledError):
+                self._give_up([one for one in calls if not one.done()])
+                raise
 
     async def _blocking(self, function: Callable[[], T], timeout_s: float | None) -> T:
         future = self._executor.submit(function)
@@ -137,4 +149,5 @@ def _overrides_astep(env: Any) -> bool:
     astep = getattr(kind, "astep", None)
     if astep is None or not inspect.iscoroutinefunction(astep):
         return False
-    return not isinstance(env, TextEnv) or astep is not getattr(TextEnv, "astep", None)
+    is_default = isinstance(env, TextEnv) and astep is getattr(TextEnv, "astep", None)
+    return not is_default or is_async(env.respond)

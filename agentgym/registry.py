@@ -21,7 +21,9 @@ from typing import Any, TypeVar
 
 from gymnasium.envs import registration
 
+from agentgym.author_code import author_code, check_class, described
 from agentgym.errors import MissingExtraError, RegistryError, nearest
+from agentgym.places import only_one, open_place, place_of
 from agentgym.records import Json
 
 ENTRY_POINT_GROUP = "agentgym.envs"
@@ -93,6 +95,10 @@ def register_env(
     """
 
     def decorate(env_class: EnvClass) -> EnvClass:
+        # Imported here: an environment's class knows the registry.
+        from agentgym.env import TextEnv
+
+        check_class(env_id, env_class, TextEnv)
         target = f"{env_class.__module__}:{env_class.__qualname__}"
         entry = EnvEntry(
             id=env_id,
@@ -142,17 +148,31 @@ def spec(env_id: str) -> EnvEntry:
         _collect()
         if env_id in _conflicts:
             raise RegistryError(_conflicts[env_id])
-        entry = _entries.get(env_id) or _adopted(env_id)
+        entry = _found(env_id)
         if entry is None:
-            raise RegistryError(_unknown(env_id))
+            raise RegistryError(_unknown(place_of(env_id)[1]))
         return entry
 
 
 def is_known(env_id: str) -> bool:
-    """Return whether an id is known here, or to Gymnasium, which is then asked for it."""
+    """Return whether an id is known here, or to Gymnasium, which is then asked for it.
+
+    Raises:
+        RegistryError: If it names a module or a file that cannot be imported.
+    """
     with _lock:
         _collect()
-        return env_id in _conflicts or (_entries.get(env_id) or _adopted(env_id)) is not None
+        return env_id in _conflicts or _found(env_id) is not None
+
+
+def registered_in(module: str) -> dict[str, EnvEntry]:
+    """Return id -> entry of what the classes of a module were registered as."""
+    with _lock:
+        return {
+            env_id: entry
+            for env_id, entry in _entries.items()
+            if env_id == entry.id and entry.target.startswith(f"{module}:")
+        }
 
 
 def load(env_id: str) -> Callable[..., Any]:
@@ -181,7 +201,9 @@ def make(env_id: str, **env_kwargs: Any) -> Any:
     """
     entry = spec(env_id)
     kwargs = {**entry.env_kwargs, **env_kwargs}
-    env = load(env_id)(**kwargs)
+    make_env = load(env_id)
+    with author_code(entry.id):
+        env = make_env(**kwargs)
     env.unwrapped.spec = _gym_spec(entry, env_id, kwargs)
     return env
 
@@ -233,23 +255,34 @@ def _add(entry: EnvEntry) -> None:
     )
 
 
+def _found(env_id: str) -> EnvEntry | None:
+    """Return the entry of an id; of `module:id` or `file.py[:id]` the place is imported first."""
+    if env_id in _entries:
+        return _entries[env_id]
+    place, name = place_of(env_id)
+    if place:
+        module = open_place(place)
+        name = name or only_one(place, registered_in(module))
+    entry = _entries.get(name) or _adopted(name)
+    if entry is not None:
+        _entries[env_id] = entry
+    return entry
+
+
 def _adopted(env_id: str) -> EnvEntry | None:
     """Return an entry for an environment that Gymnasium alone knows, and keep it.
 
-    Its observations and actions must be text, which `make` finds out. Of `module:id` the module is
-    imported, and may register the environment here: then its own entry stands.
+    Its observations and actions must be text, which `make` finds out.
     """
     # By string: the core imports no part.
     adapter = importlib.import_module(_ADAPTER)
     if not adapter.is_known(env_id):
         return None
-    name = env_id.rpartition(":")[2]
-    entry = _entries.get(name)
-    if entry is None:
-        factory = functools.partial(adapter.make_text_env, name)
-        entry = EnvEntry(id=name, target=f"{_ADAPTER}:make_text_env", factory=factory)
-    _entries[name] = _entries[env_id] = entry
-    return entry
+    if env_id not in _entries:  # the package that was asked for may have registered it here
+        factory = functools.partial(adapter.make_text_env, env_id)
+        target = f"{_ADAPTER}:make_text_env"
+        _entries[env_id] = EnvEntry(id=env_id, target=target, factory=factory)
+    return _entries[env_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +297,7 @@ class _GymnasiumFactory:
 
 def _gym_spec(entry: EnvEntry, env_id: str, kwargs: dict[str, Any]) -> registration.EnvSpec:
     """Return the spec from which `gymnasium.make` makes an equal environment."""
-    # `module:id` is Gymnasium's way to import a module first.
-    gym_spec = copy.copy(registration.registry[env_id.rpartition(":")[2]])
+    gym_spec = copy.copy(registration.registry[entry.id])
     gym_spec.kwargs = kwargs
     if entry.target.startswith(_ADAPTER):
         # Gymnasium's own makes the environment without the adapter, which knows our arguments and
@@ -281,10 +313,12 @@ def _import_target(entry: EnvEntry) -> Callable[..., Any]:
     module_name, _, path = entry.target.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if entry.extra is not None and error.name and not module_name.startswith(error.name):
+    except Exception as error:
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        if entry.extra is not None and name and not module_name.startswith(name):
             raise MissingExtraError(entry.id, extra=entry.extra) from error
-        raise RegistryError(f"{entry.id}: cannot import {entry.target} ({error})") from error
+        text = f"{entry.id}: cannot import {entry.target} ({described(error)})"
+        raise RegistryError(text) from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise RegistryError(f"{entry.id}: {module_name} has no {path!r}")

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from agentgym.author_code import described
 from agentgym.completions import checked
 from agentgym.env import Action
 from agentgym.env_driver import EnvDriver
@@ -234,10 +235,14 @@ def _failure(error: Exception, *, where: str, wait: _Wait | None = None) -> Fail
     return Failure(
         kind=ErrorKind.INFRASTRUCTURE,
         where=where,
-        message=" ".join(str(error).split())[:500] or type(error).__name__,
+        message=described(error) if where == "env" else _one_line(error),
         exception=type(error).__name__,
         is_retryable=isinstance(error, InfrastructureError),
     )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 __all__ = ["close_driver", "driver_or_failure", "run_episode"]

@@ -1,7 +1,8 @@
 """Task suites: named sets of tasks with splits, and the check that no held-out task is trained on.
 
-`Suite`, `GeneratedSplit`, `load_suite`, `list_suites`, `check_leaks`. Wherever a suite is expected
-the id of an environment will do: its tasks are then drawn from the environment's own generator.
+`Suite`, `GeneratedSplit`, `register_suite`, `load_suite`, `list_suites`, `check_leaks`. Wherever a
+suite is expected the id of an environment will do: its tasks are then drawn from the environment's
+own generator. Both may be named with the module or file that registers them, as `myqa.py:lab/qa`.
 """
 
 from __future__ import annotations
@@ -9,25 +10,23 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-import json
 import random
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from agentgym import registry, seeding
-from agentgym.errors import ConfigError, RegistryError, TaskError, nearest
+from agentgym.author_code import described
+from agentgym.errors import ConfigError, MissingExtraError, RegistryError, TaskError, nearest
+from agentgym.first_looks import compare_first_looks
+from agentgym.places import only_one, open_place, place_of
 from agentgym.records import Json, Task
 
 ENTRY_POINT_GROUP = "agentgym.tasks"
 TRAIN = "train"
 HELD_OUT = "held_out"
 
-_HELD_OUT_SHARE = 8
-"""Of the tasks that an environment generates by itself, one in so many is held out."""
-_MAX_DRAWS = 2000
-"""Draws to find a task of a split; at a share of 1/8 all of them miss once in 10**116."""
 _UNBOUNDED_INDEX = 2**31
 
 
@@ -77,6 +76,63 @@ class Suite:
     source: Origin | None = None
     """Licence and origin; None where an environment generates the tasks."""
 
+    def __post_init__(self) -> None:
+        if not self.name or not self.env_id or not self.splits:
+            raise TaskError(
+                "a suite needs a 'name', an 'env_id' and at least one split (got "
+                f"{self.name!r}, {self.env_id!r}, {sorted(self.splits)!r})"
+            )
+        for name, split in self.splits.items():
+            if (split.size if isinstance(split, GeneratedSplit) else len(split)) == 0:
+                raise TaskError(f"{self.name}/{name} is empty: leave it out, or give it a task")
+
+    @classmethod
+    def from_jsonl(
+        cls,
+        path: str | Path,
+        *,
+        env_id: str,
+        question: str = "question",
+        answer: str = "answer",
+        held_out: float = 0.2,
+        name: str | None = None,
+        source: Origin | None = None,
+    ) -> Suite:
+        """Return the suite of a file of JSON lines with a question and an answer each.
+
+        Equal questions are in one split, whatever their case and spacing. Further fields of a row
+        are the task's payload.
+
+        Args:
+            path: The file.
+            env_id: Environment that poses the tasks.
+            question: Field that becomes the task's prompt.
+            answer: Field with the gold answer, or a list of them.
+            held_out: Share of the different questions that are held out, in [0, 1].
+            name: `family/name`; by default the environment's family and the file's stem.
+            source: Licence and origin; by default those of a file SOURCE beside `path`, if any.
+
+        Raises:
+            TaskError: If the file is missing, or a line has no such fields.
+
+        Example:
+            register_suite(Suite.from_jsonl("capitals.jsonl", env_id="lab/capitals-v0"))
+        """
+        # Imported here: what reads files makes suites.
+        from agentgym.task_files import read_source, splits_of
+
+        file = Path(path)
+        if source is None and (file.parent / "SOURCE").is_file():
+            source = read_source(file.parent)
+        return cls(
+            name=name or f"{env_id.split('/')[0]}/{file.stem}",
+            env_id=env_id,
+            splits=splits_of(
+                file, env_id=env_id, question=question, answer=answer, held_out=held_out
+            ),
+            source=source,
+        )
+
     def size(self, split: str) -> int | None:
         """Return the number of tasks of a split; None for no bound."""
         found = self._split(split)
@@ -89,6 +145,12 @@ class Suite:
         if index < 0 or (size is not None and index >= size):
             raise TaskError(f"{self.name}/{split} has tasks 0 to {(size or 0) - 1} (got {index!r})")
         task = found.generate(index) if isinstance(found, GeneratedSplit) else found[index]
+        if task.env_id != self.env_id:
+            # The record would say that another environment played than the one asked for.
+            raise TaskError(
+                f"{self.name}: the task {task.id!r} is of {task.env_id!r}, the suite of "
+                f"{self.env_id!r}; a suite has the tasks of one environment"
+            )
         return replace(
             task, suite=self.name, split=split, env_kwargs={**self.env_kwargs, **task.env_kwargs}
         )
@@ -104,7 +166,7 @@ class Suite:
             seed: Draws that many at random, the same ones each time; without it the first ones.
 
         Raises:
-            TaskError: If the split is unknown or empty, or has no bound and no limit is given.
+            TaskError: If the split is unknown, or has no bound and no limit is given.
         """
         if limit is not None and limit < 1:
             raise TaskError(f"'limit' must be >= 1 or None for all (got {limit!r})")
@@ -131,14 +193,36 @@ class Suite:
                 f"{self.name} has no split {split!r}{nearest(split, self.splits)}; "
                 f"it has {', '.join(sorted(self.splits))}"
             )
-        if (found.size if isinstance(found, GeneratedSplit) else len(found)) == 0:
-            raise TaskError(f"{self.name}/{split} is empty")
         return found
+
+
+_registered: dict[str, tuple[Suite, str]] = {}
+"""name -> a suite that `register_suite` was given, and the module that gave it."""
+
+
+def register_suite(suite: Suite) -> Suite:
+    """Make a suite known by its name to everything that takes one, and return it.
+
+    Raises:
+        TaskError: If another module's suite, or a package's, has the name.
+    """
+    module = str(sys._getframe(1).f_globals.get("__name__", ""))  # pyright: ignore[reportPrivateUsage]
+    owner = _registered[suite.name][1] if suite.name in _registered else module
+    if owner != module or suite.name in _offered():
+        by = owner if owner != module else " and ".join(_offered()[suite.name])
+        raise TaskError(f"the suite {suite.name!r} is taken by {by}: choose another name")
+    _registered[suite.name] = (suite, module)
+    return suite
+
+
+def unregister_suite(name: str) -> None:
+    """Forget a suite that `register_suite` was given. For tests and notebooks."""
+    del _registered[name]
 
 
 def list_suites() -> tuple[str, ...]:
     """Return the name of every suite, sorted."""
-    return tuple(sorted(_table()))
+    return tuple(sorted({*_offered(), *_registered}))
 
 
 def load_suite(name: str, *, env_kwargs: Mapping[str, Json] | None = None) -> Suite:
@@ -148,26 +232,57 @@ def load_suite(name: str, *, env_kwargs: Mapping[str, Json] | None = None) -> Su
     they are drawn with `sample_task` and parted by their content.
 
     Args:
-        name: Name of a suite, or the id of an environment.
+        name: Name of a suite, or the id of an environment; `module:name` and `file.py[:name]` are
+            imported first.
         env_kwargs: Arguments of the environment's constructor, over the suite's own.
 
     Raises:
         TaskError: If neither is known by that name.
-        RegistryError: If two packages claim the name.
+        RegistryError: If two packages claim the name, or what it names cannot be imported.
     """
-    table = _table()
-    if name in table:
-        if len(table[name]) > 1:
-            raise RegistryError(f"the suite {name!r} is claimed by {', '.join(table[name])}")
-        suite = _load(name, table[name][0], env_kwargs or {})
+    kwargs = env_kwargs or {}
+    place, bare = place_of(name)
+    if place:
+        module = open_place(place)
+        own = {suite: None for suite, (_, owner) in _registered.items() if owner == module}
+        bare = bare or only_one(place, own or registry.registered_in(module))
+    if bare in _registered:
+        suite = _registered[bare][0]
+    elif targets := _offered().get(bare):
+        target, *others = targets
+        if others:
+            raise RegistryError(f"the suite {bare!r} is claimed by {', '.join(targets)}")
+        suite = _load(bare, target, kwargs)
     elif registry.is_known(name):
-        return _suite_of_env(name, env_kwargs or {})
+        # Imported here: what draws from an environment makes a suite.
+        from agentgym.env_tasks import suite_of_env
+
+        return suite_of_env(name, kwargs)
     else:
-        raise TaskError(_unknown(name, table))
-    return replace(suite, env_kwargs={**suite.env_kwargs, **(env_kwargs or {})})
+        raise TaskError(_unknown(name))
+    return replace(suite, env_kwargs={**suite.env_kwargs, **kwargs})
 
 
 def check_leaks(
+    train: Iterable[Task], held_out: Iterable[Task], *, allow: bool = False
+) -> tuple[str, ...]:
+    """Return the ids of held-out tasks which are training tasks too, by id, by content or by what
+    the agent first sees of them.
+
+    `agentgym.first_looks.compare_first_looks` says which tasks could not be compared by that.
+
+    Raises:
+        LeakError: If there are any, unless `allow`.
+    """
+    training, asked = tuple(train), tuple(held_out)
+    equal = content_leaks(training, asked, allow=allow)
+    looks = compare_first_looks(training, asked)
+    if looks.same and not allow:
+        raise LeakError(f"{looks}: {_APART}, or pass --allow-leak")
+    return tuple(dict.fromkeys([*equal, *(pair.held_out_id for pair in looks.same)]))
+
+
+def content_leaks(
     train: Iterable[Task], held_out: Iterable[Task], *, allow: bool = False
 ) -> tuple[str, ...]:
     """Return the ids of held-out tasks which are training tasks too, by id or by content.
@@ -178,9 +293,7 @@ def check_leaks(
     training = tuple(train)
     ids = {(task.suite, task.id) for task in training}
     hashes = {task.content_hash for task in training}
-    leaks = tuple(
-        task.id for task in held_out if (task.suite, task.id) in ids or task.content_hash in hashes
-    )
+    leaks = tuple(t.id for t in held_out if (t.suite, t.id) in ids or t.content_hash in hashes)
     if leaks and not allow:
         shown = ", ".join(leaks[:3]) + (", ..." if len(leaks) > 3 else "")
         raise LeakError(
@@ -190,8 +303,14 @@ def check_leaks(
     return leaks
 
 
-def _table() -> dict[str, tuple[str, ...]]:
-    """Return name -> targets; more than one where several packages claim a name."""
+_APART = (
+    "draw the question in sample_task and put it into Task.prompt, by which tasks are then parted, "
+    "or say in a method splits() which tasks are held out"
+)
+
+
+def _offered() -> dict[str, tuple[str, ...]]:
+    """Return name -> targets of what packages offer; several where more than one claims a name."""
     builtin: Mapping[str, str] = importlib.import_module("agentgym.tasks").SUITES
     points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
     table: dict[str, tuple[str, ...]] = {}
@@ -203,9 +322,18 @@ def _table() -> dict[str, tuple[str, ...]]:
 def _load(name: str, target: str, env_kwargs: Mapping[str, Json]) -> Suite:
     if ":" not in target:
         folder = Path(str(importlib.import_module("agentgym.tasks").__file__)).parent
+        # Imported here: what reads files makes suites.
+        from agentgym.task_files import read_rows
+
         return read_rows(folder / target, name=name)
     module_name, _, function = target.partition(":")
-    make_suite = getattr(importlib.import_module(module_name), function)
+    try:
+        make_suite = getattr(importlib.import_module(module_name), function)
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        text = f"the suite {name!r}{_package(name)} cannot be loaded ({described(error)})"
+        raise RegistryError(text) from error
     # Arguments that choose among tasks, such as `levels`, are the generator's as well.
     taken = inspect.signature(make_suite).parameters.keys() & env_kwargs.keys()
     suite = make_suite(**{name: env_kwargs[name] for name in taken})
@@ -214,98 +342,15 @@ def _load(name: str, target: str, env_kwargs: Mapping[str, Json]) -> Suite:
     return suite
 
 
-def read_rows(path: Path, *, name: str) -> Suite:
-    """Return the suite of a file of JSON lines, one task a line, with its file SOURCE beside it.
-
-    Each line holds the fields of `Task`; `split` is `train` unless given, and all lines must name
-    one `env_id`.
-
-    Raises:
-        TaskError: If the file or its SOURCE is missing, or a line is not a task.
-    """
-    if not path.is_file():
-        raise TaskError(f"{name}: there is no file {path}")
-    tasks = [_read_row(path, number, line) for number, line in _lines(path)]
-    if not tasks:
-        raise TaskError(f"{name}: {path} holds no task")
-    env_ids = sorted({task.env_id for task in tasks})
-    if len(env_ids) > 1:
-        raise TaskError(f"{name}: a suite has one environment (got {env_ids!r})")
-    names = sorted({task.split for task in tasks})
-    splits = {split: tuple(task for task in tasks if task.split == split) for split in names}
-    return Suite(name=name, env_id=env_ids[0], splits=splits, source=read_source(path.parent))
+def _package(name: str) -> str:
+    """Return `` of the package 'x'`` for a suite that an installed package offers."""
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)
+    names = (point.dist.name for point in points if point.dist is not None)
+    return next((f" of the package {package!r}" for package in names), "")
 
 
-def read_source(folder: Path) -> Origin:
-    """Return what the file SOURCE of a folder says: lines `licence:` and `origin:`.
-
-    Raises:
-        TaskError: If it is missing or says too little.
-    """
-    path = folder / "SOURCE"
-    if not path.is_file():
-        raise TaskError(f"{path} is missing: state 'licence:' and 'origin:' of the rows")
-    pairs = (line.partition(":") for line in path.read_text(encoding="utf-8").splitlines())
-    fields = {key.strip(): value.strip() for key, colon, value in pairs if colon}
-    if not fields.get("licence") or not fields.get("origin"):
-        raise TaskError(f"{path} must have the lines 'licence:' and 'origin:' (got {fields!r})")
-    return Origin(licence=fields["licence"], origin=fields["origin"])
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    text = path.read_text(encoding="utf-8")
-    return [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
-
-
-def _read_row(path: Path, number: int, line: str) -> Task:
-    try:
-        fields = json.loads(line)
-        for name in ("answers", "tags"):
-            if isinstance(fields.get(name), str):
-                raise TypeError(f"{name!r} is a list of texts (got {fields[name]!r})")
-            fields[name] = tuple(fields.get(name, ()))
-        return Task(**fields)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise TaskError(f"{path.name} line {number} is not a task: {error}") from error
-
-
-def _suite_of_env(env_id: str, env_kwargs: Mapping[str, Json]) -> Suite:
-    env = registry.make(env_id, **env_kwargs).unwrapped
-    env_id = registry.spec(env_id).id  # without the module that registers it
-    generate = _EnvTasks(env=env)
-    drawn = {
-        TRAIN: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=False)),
-        HELD_OUT: GeneratedSplit(generate=lambda index: generate.task(index, is_held_out=True)),
-    }
-    # An environment that knows better which task is held out has a method `splits`.
-    own: Callable[[], Mapping[str, Split]] | None = getattr(env, "splits", None)
-    splits = own() if own is not None else drawn
-    return Suite(name=env_id, env_id=env_id, env_kwargs=dict(env_kwargs), splits=splits)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EnvTasks:
-    """Tasks from an environment's own generator. Which split a task is in follows from its
-    content, so that the splits are disjoint by content as well as by seed.
-    """
-
-    env: Any
-    """The unwrapped environment whose `sample_task` draws."""
-
-    def task(self, index: int, *, is_held_out: bool) -> Task:
-        split = HELD_OUT if is_held_out else TRAIN
-        for attempt in range(_MAX_DRAWS):
-            task: Task = self.env.sample_task(seeding.rng("env-tasks", split, index, attempt))
-            if (int(task.content_hash[:8], 16) % _HELD_OUT_SHARE == 0) == is_held_out:
-                return replace(task, id=f"{split}-{index:06d}-{task.id}")
-        raise TaskError(
-            f"{self.env.env_id} generates too few different tasks to have both a train and a "
-            "held-out split: define a suite with splits of its own"
-        )
-
-
-def _unknown(name: str, table: Iterable[str]) -> str:
-    known = [*table, *registry.list_envs()]
+def _unknown(name: str) -> str:
+    known = [*list_suites(), *registry.list_envs()]
     versions = [env_id for env_id in registry.list_envs() if env_id.startswith(f"{name}-v")]
     hint = f" (did you mean {versions[-1]!r}?)" if versions else nearest(name, known)
     return f"unknown suite or environment {name!r}{hint}; `agentgym tasks list` shows the suites"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentgym.blocking import run_blocking, run_coroutine, run_now
+from agentgym.author_code import author_code, awaited, is_async, number_of_grade
+from agentgym.blocking import run_coroutine, run_now
 from agentgym.env import Action, Reply, TextEnv
 from agentgym.errors import EnvError, ToolError, nearest
 from agentgym.protocols.base import ActionProtocol
@@ -28,11 +28,13 @@ class ToolEnv(TextEnv):
     A mistake of the agent (an unknown tool, bad arguments, a `ToolError`) is an observation;
     whatever else a tool raises leaves `step`.
 
-    If the class sets no `system_prompt`, the agent is told the protocol's instructions; in one
-    that it sets, `{tools}` stands for them.
+    The agent is told the protocol's instructions after the class's own `system_prompt`, or where
+    `{tools}` stands in it; `tells_tools = False` leaves them out.
     """
 
     protocol: ActionProtocol = TaggedText()
+    tells_tools: bool = True
+    """False if the system prompt, or the first observation, says itself how to call and answer."""
 
     def __init__(
         self, *, render_mode: str | None = None, tools: Sequence[str] | None = None
@@ -48,7 +50,9 @@ class ToolEnv(TextEnv):
         """
         super().__init__(render_mode=render_mode)
         self._tools = _chosen(tools_of(self), tools)
-        self._has_async_tools = any(tool.is_async for tool in self._tools)
+        self._is_async = any(tool.is_async for tool in self._tools) or any(
+            is_async(function) for function in (self.grade, self.on_text)
+        )
         self.system_prompt = self._told()
 
     # -- what an author writes -------------------------------------------------------------
@@ -84,18 +88,18 @@ class ToolEnv(TextEnv):
 
     def respond(self, action: Action) -> str | Reply:
         """Run the calls or grade the answer, synchronously, inside a running loop too."""
-        if self._has_async_tools:
+        if self._is_async:
             return run_coroutine(self._respond(action, _call_here))
         return run_now(self._respond(action, _call_here))
 
     async def astep(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Answer one action; async tools are awaited, blocking ones run in the engine's threads."""
-        if not self._has_async_tools or type(self).respond is not ToolEnv.respond:
-            return await run_blocking(self.step, action)
-        parsed = self.as_action(action)
-        cut_off = self.cut_off(parsed)
-        reply = cut_off if cut_off is not None else await self._respond(parsed, _call_in_thread)
-        return self.pack(reply)
+        """Answer one action; what is async is awaited, what blocks runs in the engine's threads."""
+        if not self._is_async or type(self).respond is not ToolEnv.respond:
+            return await super().astep(action)
+        with author_code(self.env_id):
+            parsed = self.as_action(action)
+            reply = self.cut_off(parsed) or await self._respond(parsed, awaited)
+            return self.pack(reply)
 
     async def _respond(self, action: Action, call: Caller) -> Reply:
         parsed = action.parsed
@@ -103,7 +107,9 @@ class ToolEnv(TextEnv):
             return await self._run_calls(action, call)
         if parsed.answer is not None:
             graded = await call(self.grade, parsed.answer)
-            return graded if isinstance(graded, Reply) else Reply(outcome=float(graded))
+            if isinstance(graded, Reply):
+                return graded
+            return Reply(outcome=number_of_grade(self.env_id, graded))
         if parsed.error is not None:
             return Reply(observation=parsed.error, error_kind=ErrorKind.FORMAT)
         reply = await call(self.on_text, action.spoken)
@@ -161,11 +167,11 @@ class ToolEnv(TextEnv):
         )
 
     def _told(self) -> str:
-        written = self.system_prompt
-        if not written:
-            return self.protocol.instructions(self.tools)
-        # Not str.format: a prompt may hold braces of its own.
-        return written.replace("{tools}", self.protocol.instructions(self.tools))
+        told, written = self.protocol.instructions(self.tools), self.system_prompt
+        if "{tools}" in written:
+            # Not str.format: a prompt may hold braces of its own.
+            return written.replace("{tools}", told)
+        return "\n".join(text for text in (written, told) if text) if self.tells_tools else written
 
 
 def _chosen(tools: tuple[Tool, ...], names: Sequence[str] | None) -> tuple[Tool, ...]:
@@ -183,17 +189,6 @@ def _chosen(tools: tuple[Tool, ...], names: Sequence[str] | None) -> tuple[Tool,
 
 
 async def _call_here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if _is_async(function):
+    if is_async(function):
         return await function(*args, **kwargs)
     return function(*args, **kwargs)
-
-
-async def _call_in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # Told apart beforehand: a coroutine must be awaited here, where the engine can cancel it.
-    if _is_async(function):
-        return await function(*args, **kwargs)
-    return await run_blocking(function, *args, **kwargs)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function)

@@ -224,6 +224,20 @@ def _declarations(subject: Subject) -> None:
         require(len(set(names)) == len(names), f"two tools have one name: {names!r}")
         for tool in inner.tools:
             require(bool(tool.description), f"the tool {tool.name!r} has no docstring")
+        if getattr(inner, "tells_tools", False):
+            observation, _ = env.reset(seed=subject.seed)
+            _require_told(inner, names, f"{inner.system_prompt}\n{observation}")
+
+
+def _require_told(inner: TextEnv, names: Sequence[str], told: str) -> None:
+    """Nobody calls a tool or answers in a format that was never told."""
+    mark = "your answer"
+    form = inner.protocol.format_answer(mark).partition(mark)[0].strip()
+    require(
+        any(name in told for name in names) or (bool(form) and form in told),
+        f"the prompt names no tool ({', '.join(names)}) and no answer format ({form}): put "
+        "{tools} into 'system_prompt', or set 'tells_tools = False' if the agent knows them",
+    )
 
 
 _CHECKS: Mapping[str, Callable[[Subject], None]] = {

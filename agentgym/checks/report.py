@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 
+from agentgym.author_code import described
 from agentgym.errors import AgentGymError, MissingExtraError
 
 
@@ -130,8 +131,8 @@ class _Check:
         elif isinstance(error, MissingExtraError):
             finding = Finding(name=self._name, verdict=Verdict.SKIPPED, message=str(error))
         elif isinstance(error, Exception):
-            prefix = "" if isinstance(error, ContractError) else f"{type(error).__name__}: "
-            finding = Finding(name=self._name, verdict=Verdict.FAILED, message=f"{prefix}{error}")
+            text = str(error) if isinstance(error, ContractError) else described(error)
+            finding = Finding(name=self._name, verdict=Verdict.FAILED, message=text)
         else:
             return False
         self._findings.found.append(finding)

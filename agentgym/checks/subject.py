@@ -108,7 +108,8 @@ def _maker(env: str | Callable[[], Any], env_kwargs: Mapping[str, Json]) -> Call
 
 def _drawn(make: Callable[[], Any], seed: int, count: int) -> tuple[_Tasks, _Tasks]:
     with contextlib.closing(make()) as env:
-        draw = getattr(env.unwrapped, "sample_task", None)
+        inner = env.unwrapped
+        draw = getattr(inner, "own_task", None) or getattr(inner, "sample_task", None)
         if draw is None:
             return (None,), (None,)
         numbers = range(min(count, _MOST_TASKS))

@@ -11,13 +11,14 @@ from agentgym import registry
 from agentgym.checks import episodes
 from agentgym.checks.episodes import Actor
 from agentgym.checks.hacking import LUCK, expert_score, require_expert
-from agentgym.checks.report import Findings, Report, require
+from agentgym.checks.report import Finding, Findings, Report, Verdict, require
 from agentgym.checks.subject import has_expert
+from agentgym.first_looks import compare_first_looks
 from agentgym.near_duplicates import near_duplicates
 from agentgym.records import Task
 from agentgym.records.codec import dumps, loads
 from agentgym.rewards import SUCCESS
-from agentgym.suites import HELD_OUT, GeneratedSplit, Suite, check_leaks, load_suite
+from agentgym.suites import HELD_OUT, GeneratedSplit, Suite, content_leaks, load_suite
 
 WRONG_ANSWERS = ("", "no such answer 7319", "-987654321/7")
 """Answers that no task has; one that a task does have is left out for it."""
@@ -57,11 +58,12 @@ def check_suite(
     for split in found.splits:
         with findings.check(f"tasks of {split}") as check:
             splits[split] = _tasks(found, split, tasks_each, seed)
-            _check_tasks(found, splits[split])
+            _check_tasks(splits[split])
             check.note(f"{len(splits[split])} tasks, no id twice")
     with findings.check("splits") as check:
         _check_splits(found, splits)
         check.note("none of one is in another, nor nearly")
+    _check_first_looks(splits, findings)
     with findings.check("source") as check:
         _check_source(found)
         check.note(found.source.licence if found.source is not None else "generated")
@@ -92,13 +94,23 @@ def _tasks(suite: Suite, split: str, count: int, seed: int) -> tuple[Task, ...]:
     return tuple({task.id: task for task in (*first, *drawn)}.values())
 
 
-def _check_tasks(suite: Suite, tasks: tuple[Task, ...]) -> None:
+def _check_tasks(tasks: tuple[Task, ...]) -> None:
     for task in tasks:
-        require(
-            task.env_id == suite.env_id,
-            f"{task.id} is of {task.env_id!r}, the suite of {suite.env_id!r}",
-        )
         require(loads(dumps(task)) == task, f"{task.id} changes when it is written and read")
+
+
+def _check_first_looks(splits: dict[str, tuple[Task, ...]], findings: Findings) -> None:
+    """Compare what the agent first sees; what cannot be compared is no success."""
+    name = "first observations"
+    held_out = splits.get(HELD_OUT, ())
+    others = [task for split, tasks in splits.items() if split != HELD_OUT for task in tasks]
+    looks = None
+    with findings.check(name) as check:
+        looks = compare_first_looks(others, held_out)
+        require(not looks.same, str(looks))
+        check.note(str(looks) or "there is one split only")
+    if looks is not None and not looks.same and not looks.compared:
+        findings.found[-1] = Finding(name=name, verdict=Verdict.SKIPPED, message=str(looks))
 
 
 def _check_splits(suite: Suite, splits: dict[str, tuple[Task, ...]]) -> None:
@@ -108,7 +120,7 @@ def _check_splits(suite: Suite, splits: dict[str, tuple[Task, ...]]) -> None:
     names = list(splits)
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
-            check_leaks(splits[one], splits[other])
+            content_leaks(splits[one], splits[other])
     for name in names:
         if name != HELD_OUT:
             _check_near(splits[name], splits[HELD_OUT])

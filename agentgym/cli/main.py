@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import agentgym
+from agentgym.author_code import described
 from agentgym.cli import (
     doctor,
     environments,
@@ -152,8 +153,7 @@ def _failed(error: Exception) -> str:
     """Return one line for a failure, or the whole traceback where that is asked for."""
     if os.environ.get(_TRACEBACK):
         return "".join(traceback.format_exception(error)).rstrip()
-    text = " ".join(str(error).split()) or "no message"
-    return f"{type(error).__name__}: {text} ({_TRACEBACK}=1 shows where)"
+    return f"{described(error)} ({_TRACEBACK}=1 shows all of it)"
 
 
 def run() -> None:

@@ -51,6 +51,7 @@ def implications(config: RunConfig) -> list[Implication]:
         ("updates", f"{updates} a step, {updates * config.steps} in all"),
         ("staleness", _staleness_line(config, updates)),
         ("evaluation", _evaluation_line(config)),
+        ("held-out tasks", _held_out_line(config)),
         ("memory", _memory_line(config)),
         ("ends after", _end_line(config)),
     ]
@@ -123,6 +124,15 @@ def _evaluation_line(config: RunConfig) -> str:
         f"{count} times {each}{settings.tasks} tasks x {settings.attempts} of split "
         f"{settings.split!r}, temperature {settings.temperature:g}"
     )
+
+
+def _held_out_line(config: RunConfig) -> str:
+    # Imported here: what looks at tasks makes environments.
+    from agentgym.config.preflight import evaluates, first_looks
+
+    if not evaluates(config):
+        return "none are asked"
+    return str(first_looks(config)) or "of other environments than the training tasks"
 
 
 def _end_line(config: RunConfig) -> str:

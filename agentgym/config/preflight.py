@@ -23,6 +23,7 @@ from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import Device, RunConfig, SamplingEngine
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
+from agentgym.first_looks import FirstLooks, compare_first_looks
 from agentgym.records import Json, Task
 from agentgym.runs.folder import next_free, refuse_used
 from agentgym.runs.policies import folder_problems, policy_problems
@@ -123,7 +124,7 @@ def split_problems(name: str, kwargs: dict[str, Json], split: str) -> Iterator[P
     try:
         suite = load_suite(name) if name in list_suites() else None
         env_id = suite.env_id if suite is not None else name
-        wrong = list(_env_problems(env_id, kwargs)) if env_id in registry.list_envs() else []
+        wrong = list(_env_problems(env_id, kwargs)) if registry.is_known(env_id) else []
         yield from wrong
         if not wrong:
             load_suite(name, env_kwargs=kwargs).task(split, 0)
@@ -244,13 +245,21 @@ def leaks(config: RunConfig, *, allow: bool = False) -> tuple[str, ...]:
     Raises:
         LeakError: If there are any, unless `allow`.
     """
-    held_out = choose_tasks(
+    return check_leaks(training_tasks(config), _held_out(config), allow=allow)
+
+
+def first_looks(config: RunConfig) -> FirstLooks:
+    """Return how far the held-out tasks of a run were compared with what training shows."""
+    return compare_first_looks(training_tasks(config), _held_out(config))
+
+
+def _held_out(config: RunConfig) -> tuple[Task, ...]:
+    return choose_tasks(
         evaluation_sources(config),
         split=config.eval.split,
         count=config.eval.tasks,
         seed=config.eval.seed,
     )
-    return check_leaks(training_tasks(config), held_out, allow=allow)
 
 
 def training_tasks(config: RunConfig) -> Iterator[Task]:

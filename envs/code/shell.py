@@ -40,6 +40,7 @@ class ShellEnv(ToolEnv):
     """
 
     system_prompt = "Do what is asked, with the shell. When it is done, answer done.\n{tools}"
+    reset_needs: str = "a sandbox"
     null_score: float = 0.0
     answers_are_final: bool = False
     limits = Limits(max_turns=MAX_TURNS, max_observation_chars=4096, step_timeout_s=120.0)

@@ -37,6 +37,7 @@ class UnitTestsEnv(ToolEnv):
     """
 
     system_prompt = "Write the Python function. Test it if you like, then answer.\n{tools}"
+    reset_needs: str = "a sandbox"
     null_score: float = 0.15
     reward_weights: ClassVar[Mapping[str, float]] = {"public_passed": 0.0}
     limits = Limits(max_turns=MAX_TURNS, max_observation_chars=2048, step_timeout_s=120.0)
@@ -66,6 +67,7 @@ class UnitTestsEnv(ToolEnv):
         self.levels = function_tasks.check_levels(levels)
         self.sandbox = known_sandbox(sandbox)
         super().__init__(render_mode=render_mode, tools=tools)
+        self.tells_tools = instructions
         if not instructions:
             self.system_prompt = ""
         self._function = function_tasks.FUNCTION

@@ -71,6 +71,7 @@ class ArithmeticEnv(ToolEnv):
         names = None if tools is True else () if tools is False else tools
         super().__init__(render_mode=render_mode, tools=names)
         self.system_prompt = self._prompt() if instructions else ""
+        self.tells_tools = instructions
         self.limits = _limits(max(self.levels))
         self._reduction = Reduction(parse("0"))
 

@@ -84,6 +84,7 @@ class GraphEnv(SearchEnv):
             render_mode=render_mode,
             tools=tools,
         )
+        self.tells_tools = instructions
         if not instructions:
             self.system_prompt = ""
         self._documents = documents

@@ -52,6 +52,7 @@ class WebEnv(ToolEnv):
     """Id of the environment, for messages of its constructor."""
     packages: tuple[str, ...] = ("playwright",)
     """Modules that it needs."""
+    reset_needs: str = "a browser"
     # The browser's own bounds are tighter, so that what hangs is named.
     limits = Limits(max_turns=20, step_timeout_s=60.0)
 
@@ -66,6 +67,7 @@ class WebEnv(ToolEnv):
         super().__init__(render_mode=render_mode, tools=tools)
         require_packages(self.known_as, *self.packages)
         self._executable = require_chromium(self.known_as)
+        self.tells_tools = instructions
         if not instructions:
             self.system_prompt = ""
         self._folder = Path(screenshots) if screenshots is not None else None

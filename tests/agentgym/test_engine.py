@@ -229,7 +229,7 @@ def test_engine_records_an_environment_that_cannot_be_made() -> None:
 
     (records,), _ = run(specs(size=2), make_env=make)
     assert [t.failure.message for t in records if t.failure is not None] == [
-        f"{ENV_ID} could not be made: no display"
+        f"{ENV_ID} could not be made: OSError: no display"
     ] * 2
     assert all(t.turns == () for t in records)
 

@@ -12,7 +12,8 @@ from agentgym.env import Reply, TextEnv
 from agentgym.errors import ConfigError, TaskError
 from agentgym.records import Task
 from agentgym.registry import register_env
-from agentgym.suites import GeneratedSplit, LeakError, Suite, check_leaks, load_suite, read_rows
+from agentgym.suites import GeneratedSplit, LeakError, Suite, check_leaks, load_suite
+from agentgym.task_files import read_rows
 
 ENV = "test/sum-v0"
 
@@ -36,7 +37,6 @@ SUITE = Suite(
         "train": GeneratedSplit(generate=task),
         "held_out": GeneratedSplit(generate=lambda n: task(n + 1000), size=6),
         "rows": tuple(task(n) for n in range(4)),
-        "empty": (),
     },
 )
 
@@ -75,7 +75,14 @@ def test_sample_depends_on_the_generator_alone() -> None:
     [
         (lambda: SUITE.tasks("train"), "has no end.*'limit'"),
         (lambda: SUITE.tasks("rows", limit=0), r"'limit' must be >= 1.*got 0"),
-        (lambda: SUITE.tasks("empty"), "test/sum/empty is empty"),
+        (lambda: Suite(name="a/b", env_id=ENV, splits={"empty": ()}), "a/b/empty is empty"),
+        (
+            lambda: Suite(
+                name="a/b", env_id=ENV, splits={"none": GeneratedSplit(generate=task, size=0)}
+            ),
+            "a/b/none is empty",
+        ),
+        (lambda: Suite(name="a/b", env_id=ENV, splits={}), "at least one split"),
         (lambda: SUITE.tasks("trian", limit=1), r"no split 'trian' \(did you mean 'train'\?\)"),
         (lambda: SUITE.task("held_out", 6), r"tasks 0 to 5 \(got 6\)"),
         (lambda: SUITE.task("rows", -1), r"got -1"),

@@ -211,14 +211,18 @@ def test_tools_can_be_switched_off() -> None:
         Desk(tools=["ad"])
 
 
-def test_system_prompt_holds_the_instructions_where_asked() -> None:
+def test_a1_system_prompt_holds_the_instructions_unless_told_otherwise() -> None:
     class Own(Desk):
         system_prompt = "Be brief."
+
+    class Silent(Own):
+        tells_tools = False
 
     class Filled(Desk):
         system_prompt = "Be {brief}. {tools}"
 
-    assert Own().system_prompt == "Be brief."
+    assert Silent().system_prompt == "Be brief."
+    assert Own().system_prompt == "Be brief.\n" + Desk().system_prompt
     assert Filled().system_prompt.startswith("Be {brief}. You can call these tools:")
     assert '"name": "add"' in Desk().system_prompt
 

@@ -62,6 +62,7 @@ def test_sound_suite_passes() -> None:
         "tasks of train",
         "tasks of held_out",
         "splits",
+        "first observations",
         "source",
         "answers of train",
         "expert on train",
@@ -156,11 +157,10 @@ def test_random_policy_that_succeeds_is_found() -> None:
             "splits",
             "a suite has the split 'held_out' (got ['train'])",
         ),
-        (replace(GOOD, splits={**GOOD.splits, "held_out": ()}), "tasks of held_out", "is empty"),
         (
             replace(GOOD, splits={**GOOD.splits, "train": (replace(task(1), env_id="a/b-v0"),)}),
             "tasks of train",
-            "t1 is of 'a/b-v0'",
+            "'t1' is of 'a/b-v0'",
         ),
         (replace(GOOD, splits={**GOOD.splits, "train": (task(1),)}), "source", "add a SOURCE file"),
         (
