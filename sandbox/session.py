@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from agentgym.errors import SandboxError
 from agentgym.sandbox.base import Process, Reply, Sandbox
 from agentgym.sandbox.boot import BOOT
 from agentgym.sandbox.inside.values import decode, encode
+from agentgym.sandbox.threads import in_thread
 
+T = TypeVar("T")
 SHARED_IMPORT = "from agentgym.sandbox.inside.values import decode, encode\n"
 """Line of the program in the box for which the module itself is put in front."""
 
 UNREADABLE = "the returned value cannot be read"
+SHORT_CHARS = 16_384
+"""A longer answer is read in a thread: other boxes are served by the same event loop."""
 _DECODING_ERRORS = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError),
     ArithmeticError,  # a complex number made of integers beyond every float
@@ -127,7 +132,7 @@ class PythonSession:
             InfrastructureError: If the box was lost through no doing of the code.
         """
         reply = await self._send({"op": "run", "code": _clean(code)}, timeout_s, output_limit)
-        answer = _answer(reply)
+        answer = await read_answer(reply, _answer)
         return CellResult(
             output=reply.output,
             raised=answer.get("raised") if answer is not None else "SystemExit",
@@ -157,24 +162,38 @@ class PythonSession:
         Raises:
             InfrastructureError: If the box was lost through no doing of the code.
         """
-        request = {"op": "call", "name": name, "arguments": encode(list(arguments))}
-        request["keywords"] = encode(dict(keywords or {}))
+        encoded = encode(list(arguments)), encode(dict(keywords or {}))
+        return await self._call(name, *encoded, timeout_s, _call_result)
+
+    async def relay(
+        self, name: str, arguments: Any, keywords: Any, *, timeout_s: float | None = None
+    ) -> CallResult:
+        """Call a function with arguments that are encoded; its value stays encoded, in `answer`.
+
+        For a call from one box into another, of which nothing is decoded in between.
+
+        Args:
+            name: A global name of the session.
+            arguments: A list of positional arguments, as `encode` writes it.
+            keywords: A dict of keyword arguments, as `encode` writes it.
+            timeout_s: Wall seconds; the box's own limit by default.
+
+        Raises:
+            InfrastructureError: If the box was lost through no doing of the code.
+        """
+        return await self._call(name, arguments, keywords, timeout_s, _relayed_result)
+
+    async def _call(
+        self,
+        name: str,
+        arguments: Any,
+        keywords: Any,
+        timeout_s: float | None,
+        read: Callable[[Reply], CallResult],
+    ) -> CallResult:
+        request = {"op": "call", "name": name, "arguments": arguments, "keywords": keywords}
         reply = await self._send(request, timeout_s, None)
-        answer = _answer(reply)
-        if answer is None:
-            why = "time limit reached" if reply.timed_out else "the program ended"
-            if reply.message is not None:
-                why = UNREADABLE
-            return CallResult(problem=why, timed_out=reply.timed_out, wall_s=reply.wall_s)
-        problem, value = None, None
-        if "raised" in answer:
-            problem = f"{answer['raised']}: {answer.get('text', '')}"
-        else:
-            try:
-                value = decode(answer["value"])
-            except _DECODING_ERRORS:
-                return CallResult(problem=UNREADABLE, wall_s=reply.wall_s)
-        return CallResult(value=value, problem=problem, answer=answer, wall_s=reply.wall_s)
+        return await read_answer(reply, read)
 
     async def aclose(self) -> None:
         """End the process. Closing twice is no error."""
@@ -219,6 +238,36 @@ def joined_sources(shared: str, program: str, import_line: str) -> bytes:
     if import_line not in program:
         raise SandboxError(f"the program lacks the line {import_line!r}")
     return (future + (shared + program.replace(import_line, "")).replace(future, "")).encode()
+
+
+async def read_answer(reply: Reply, read: Callable[[Reply], T]) -> T:
+    """Return what `read` makes of an answer; one that is long does not hold up the event loop."""
+    if len(reply.message or "") <= SHORT_CHARS:
+        return read(reply)
+    return await in_thread(read, reply)
+
+
+def _relayed_result(reply: Reply) -> CallResult:
+    """Return what a call gave, its value encoded."""
+    answer = _answer(reply)
+    if answer is None:
+        why = "time limit reached" if reply.timed_out else "the program ended"
+        if reply.message is not None:
+            why = UNREADABLE
+        return CallResult(problem=why, timed_out=reply.timed_out, wall_s=reply.wall_s)
+    problem = f"{answer['raised']}: {answer.get('text', '')}" if "raised" in answer else None
+    return CallResult(problem=problem, answer=answer, wall_s=reply.wall_s)
+
+
+def _call_result(reply: Reply) -> CallResult:
+    """Return what a call gave, its value decoded."""
+    result = _relayed_result(reply)
+    if result.answer is None or result.problem is not None:
+        return result
+    try:
+        return dataclasses.replace(result, value=decode(result.answer["value"]))
+    except _DECODING_ERRORS:
+        return CallResult(problem=UNREADABLE, wall_s=reply.wall_s)
 
 
 def _answer(reply: Reply) -> dict[str, Any] | None:

@@ -3,6 +3,10 @@
 `run_cases` compares values on the host: the agent's code sees arguments, one call after the other,
 and what it returns arrives as built-in types. `run_program` is for test programs that must be
 executed: they run in a second box, and only calls and values go between the two.
+
+What scores is run twice, the second time with fresh state and the calls in another order
+(`run_hidden_cases`) or among others (`run_program`): a function that counts its calls and does not
+read its arguments cannot be right both times.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +22,10 @@ from importlib import resources
 from typing import Any
 
 from agentgym.envs.code.leases import leased
-from agentgym.sandbox.base import MIB, Process, SandboxLimits
+from agentgym.sandbox.base import MIB, Process, Reply, SandboxLimits
 from agentgym.sandbox.boot import BOOT
-from agentgym.sandbox.inside.values import decode
 from agentgym.sandbox.pool import Lease
-from agentgym.sandbox.session import SHARED_IMPORT, CallResult, joined_sources
+from agentgym.sandbox.session import SHARED_IMPORT, CallResult, joined_sources, read_answer
 
 LIMITS = SandboxLimits(
     memory_bytes=256 * MIB, disk_bytes=16 * MIB, max_processes=32, timeout_s=10.0
@@ -33,6 +37,14 @@ JUDGE_LIMITS = SandboxLimits(
 """Of the box in which test programs run; others than LIMITS, so that its pool is another."""
 LOAD_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 3.0
+Call = Sequence[Any]
+"""Arguments and keywords of one call, encoded."""
+RUNS = 2
+"""Of a test program."""
+MOST_DECOYS = 32
+"""Calls of the first run that are kept for the second."""
+DECOY_SHARE = 0.3
+"""Calls of the second run before which another is made."""
 MOST_CALLS = 20_000
 """Calls of one test program; more than any that is shipped makes."""
 TOLERANCE = 1e-9
@@ -83,6 +95,34 @@ async def run_cases(lease: Lease, code: str, function: str, cases: Sequence[Case
         if problem:
             return Verdict(passed=number, total=len(cases), problem=problem)
     return Verdict(passed=len(cases), total=len(cases))
+
+
+async def run_hidden_cases(
+    lease: Lease, code: str, function: str, cases: Sequence[Case], rng: random.Random
+) -> Verdict:
+    """Run all cases in two orders, the second in a clean box; stop at the first that fails."""
+    first, second = two_orders(cases, rng)
+    verdict = await run_cases(lease, code, function, first)
+    if not verdict.is_pass:
+        return verdict
+    await lease.box.reset()
+    return await run_cases(lease, code, function, second)
+
+
+def two_orders(
+    cases: Sequence[Case], rng: random.Random
+) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
+    """Return the cases in two orders, whose expected values differ unless all cases share one.
+
+    Example:
+        Of cases that expect 2 and 3 one order expects 2, 3 and the other 3, 2.
+    """
+    first, second = list(cases), list(cases)
+    rng.shuffle(first)
+    rng.shuffle(second)
+    if [repr(case.expected) for case in first] == [repr(case.expected) for case in second]:
+        second = [*first[1:], *first[:1]]
+    return tuple(first), tuple(second)
 
 
 async def load_code(lease: Lease, code: str) -> str:
@@ -147,9 +187,19 @@ def judge_source() -> bytes:
 
 
 async def run_program(
-    lease: Lease, sandbox: str, *, code: str, function: str, program: str, timeout_s: float
+    lease: Lease,
+    sandbox: str,
+    *,
+    code: str,
+    function: str,
+    program: str,
+    timeout_s: float,
+    rng: random.Random,
 ) -> Verdict:
-    """Run a test program, which defines `check(candidate)`, against the agent's function.
+    """Run a test program, which defines `check(candidate)`, twice against the agent's function.
+
+    A program makes its calls in its own order. So in the second run, with fresh state on both
+    sides, calls of the first are mixed in between them, whose values nobody looks at.
 
     Args:
         lease: A clean box, in which the agent's code will run.
@@ -157,17 +207,37 @@ async def run_program(
         code: What the agent wrote.
         function: Name of the function under test.
         program: Source of the tests.
-        timeout_s: Seconds for the whole conversation.
+        timeout_s: Seconds for one run.
+        rng: Draws what is mixed in.
     """
-    problem = await load_code(lease, code)
-    if problem:
-        return Verdict(passed=0, total=1, problem=problem)
-    async with leased(sandbox, JUDGE_LIMITS) as judge_lease:
-        conversation = _Conversation(lease, judge_lease, function, timeout_s)
-        return await conversation.hold(program)
+    decoys: tuple[Call, ...] = ()
+    verdict = Verdict(passed=0, total=1)
+    for run in range(RUNS):
+        if run > 0:
+            await lease.box.reset()
+        problem = await load_code(lease, code)
+        if problem:
+            return Verdict(passed=0, total=1, problem=problem)
+        async with leased(sandbox, JUDGE_LIMITS) as judge_lease:
+            conversation = _Conversation(lease, judge_lease, function, timeout_s)
+            conversation.mix_in(decoys, rng)
+            verdict = await conversation.hold(program)
+        if not verdict.is_pass:
+            return verdict
+        decoys = tuple(conversation.calls)
+    return verdict
 
 
 _UNREADABLE_CALL = {"passed": False, "text": "the tests make a call that cannot be passed on"}
+
+
+def _judge_answer(reply: Reply) -> dict[str, Any] | None:
+    if reply.message is None:
+        return None
+    try:
+        return json.loads(reply.message)
+    except (ValueError, RecursionError):  # a call with a number that cannot be read
+        return _UNREADABLE_CALL
 
 
 class _Conversation:
@@ -178,6 +248,13 @@ class _Conversation:
         self._judge = judge
         self._function = function
         self._left_s = timeout_s
+        self._decoys: tuple[Call, ...] = ()
+        self._rng = random.Random(0)
+        self.calls: list[Call] = []
+
+    def mix_in(self, decoys: Sequence[Call], rng: random.Random) -> None:
+        """Make these calls too, one before the first of the program and others at random."""
+        self._decoys, self._rng = tuple(decoys), rng
 
     async def hold(self, program: str) -> Verdict:
         process = await self._judge.box.start_process(["python3", "-u", "-c", BOOT])
@@ -206,23 +283,23 @@ class _Conversation:
             timeout_s=max(0.1, self._left_s),
         )
         self._left_s -= reply.wall_s
-        if reply.message is None:
-            return None
-        try:
-            return json.loads(reply.message)
-        except (ValueError, RecursionError):  # a call with a number that cannot be read
-            return _UNREADABLE_CALL
+        return await read_answer(reply, _judge_answer)
 
-    async def _call(self, call: Sequence[Any]) -> Mapping[str, Any]:
-        """Pass a call on; only text goes through the host, nothing is decoded to be trusted."""
-        try:
-            arguments, keywords = decode(call[0]), decode(call[1])
-        except (ValueError, ArithmeticError, RecursionError) as error:
-            return {"is_gone": True, "text": f"a call that cannot be passed on: {error}"}
+    async def _call(self, call: Call) -> Mapping[str, Any]:
+        """Pass a call on, perhaps after one that is mixed in; nothing is decoded on the way."""
+        if self._decoys and (not self.calls or self._rng.random() < DECOY_SHARE):
+            decoy = await self._relay(self._rng.choice(self._decoys))
+            if decoy.get("is_gone"):
+                return decoy
+        if len(self.calls) < MOST_DECOYS:
+            self.calls.append(call)
+        return await self._relay(call)
+
+    async def _relay(self, call: Call) -> Mapping[str, Any]:
         if self._left_s <= 0:
             return {"is_gone": True, "text": "time limit reached"}
-        result = await self._lease.python.call(
-            self._function, arguments, keywords=keywords, timeout_s=max(0.1, self._left_s)
+        result = await self._lease.python.relay(
+            self._function, *call, timeout_s=max(0.1, self._left_s)
         )
         self._left_s -= result.wall_s
         if result.answer is None:

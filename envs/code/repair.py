@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from agentgym.envs.code import repair_tasks
 from agentgym.envs.code.leases import AUTO
 from agentgym.envs.code.unit_tests import UnitTestsEnv
-from agentgym.errors import EnvError
 from agentgym.records import Task
 
 
@@ -44,6 +43,4 @@ class RepairEnv(UnitTestsEnv):
 
     def guess(self, rng: random.Random) -> str:
         """Return the function as it was given, which is wrong."""
-        if self.task is None:
-            raise EnvError(f"{self.env_id} has no task; call reset first")
-        return self.protocol.format_answer(str(self.task.payload.get("broken", "")))
+        return self.protocol.format_answer(str(self._played_task().payload.get("broken", "")))

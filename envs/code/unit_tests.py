@@ -7,10 +7,18 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar
 
+from agentgym import seeding
 from agentgym.checks.episodes import Actor
 from agentgym.env import Reply
 from agentgym.envs.code import function_tasks, humaneval, probes
-from agentgym.envs.code.grading import LIMITS, Case, Verdict, run_cases, run_program
+from agentgym.envs.code.grading import (
+    LIMITS,
+    Case,
+    Verdict,
+    run_cases,
+    run_hidden_cases,
+    run_program,
+)
 from agentgym.envs.code.leases import AUTO, known_sandbox, require_sandbox, with_fresh_box
 from agentgym.errors import EnvError
 from agentgym.limits import Limits
@@ -141,6 +149,11 @@ class UnitTestsEnv(ToolEnv):
         """Return players who attack the tests instead of the task."""
         return probes.function_probes(lambda env: env._function)
 
+    def _played_task(self) -> Task:
+        if self.task is None:
+            raise EnvError(f"{self.env_id} has no task; call reset first")
+        return self.task
+
     def _solution(self) -> str:
         if self.task is None or not self.task.answers:
             raise EnvError(f"{self.env_id} has no task with a solution; call reset first")
@@ -152,9 +165,10 @@ class UnitTestsEnv(ToolEnv):
 
     def _run_hidden(self, code: str) -> Callable[[Lease], Awaitable[Verdict]]:
         function, cases, sandbox = self._function, self._hidden, self.sandbox
-        name = self.task.payload.get("human_eval") if self.task is not None else None
+        task = self._played_task()
+        name, rng = task.payload.get("human_eval"), seeding.rng("hidden tests", task.id)
         if not isinstance(name, str):
-            return lambda lease: run_cases(lease, code, function, cases)
+            return lambda lease: run_hidden_cases(lease, code, function, cases, rng)
         return lambda lease: run_program(
             lease,
             sandbox,
@@ -162,6 +176,7 @@ class UnitTestsEnv(ToolEnv):
             function=function,
             program=humaneval.test_program(name),
             timeout_s=humaneval.TEST_TIMEOUT_S,
+            rng=rng,
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from agentgym.sandbox.session import PythonSession, joined_sources
+from agentgym.sandbox.base import Reply
+from agentgym.sandbox.session import SHORT_CHARS, PythonSession, joined_sources, read_answer
 
 
 @pytest.fixture
@@ -143,3 +146,18 @@ def test_sources_are_joined_in_place_of_the_import() -> None:
     assert joined == b"from __future__ import annotations\nA = 1\nprint(A)\n"
     with pytest.raises(Exception, match="lacks the line"):
         joined_sources("", "print(1)", "from m import A\n")
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+async def test_f25_a_long_answer_is_not_read_in_the_event_loop(extra: int) -> None:
+    """The loop serves every box of the process."""
+    reply = Reply(output="", message="x" * (SHORT_CHARS + extra))
+    thread = await read_answer(reply, lambda reply: threading.current_thread())
+    assert (thread is threading.main_thread()) is (extra == 0)
+
+
+async def test_f25_an_answer_that_takes_too_much_work_is_unreadable(session: PythonSession) -> None:
+    code = "def f():\n    return {n * (2**61 - 1) for n in range(2000)}"
+    await session.run(code)
+    assert (await session.call("f", [])).problem == "the returned value cannot be read"
+    assert (await session.relay("f", [], {"!": "dict", "v": []})).problem is None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentgym.envs.code.grading import (
     LIMITS,
@@ -14,7 +17,9 @@ from agentgym.envs.code.grading import (
     Verdict,
     equal_values,
     run_cases,
+    run_hidden_cases,
     run_program,
+    two_orders,
 )
 from agentgym.envs.code.leases import with_fresh_box
 from agentgym.envs.code.mutations import mutants
@@ -94,7 +99,13 @@ TESTS = "def check(candidate):\n    assert candidate(2) == 5\n    assert candida
 def program_verdict(sandbox: str, code: str, program: str = TESTS) -> Verdict:
     async def work(lease: Any) -> Verdict:
         return await run_program(
-            lease, sandbox, code=code, function="f", program=program, timeout_s=5
+            lease,
+            sandbox,
+            code=code,
+            function="f",
+            program=program,
+            timeout_s=5,
+            rng=random.Random(1),
         )
 
     return asyncio.run(with_fresh_box(sandbox, LIMITS, work))
@@ -175,6 +186,10 @@ UNREADABLE_VALUES = {
     "an exception with a list for a name": FORGE.format(
         text="'{\"raised\": ' + '[' * 300 + ']' * 300 + '}'"
     ),
+    "a set of items with one hash": FORGE.format(
+        text='\'{"value": {"!": "set", "v": [\' '
+        "+ ', '.join(str(n * (2**61 - 1)) for n in range(20000)) + ']}}'"
+    ),
     "no JSON": FORGE.format(text="'{'"),
     "brackets": FORGE.format(text="'[' * 100000"),
     "no object": FORGE.format(text="'7'"),
@@ -194,6 +209,59 @@ def test_what_cannot_be_read_is_a_wrong_answer_and_no_fault_of_the_machine(
         assert not verdict(sandbox, code, cases).is_pass
     assert program_verdict(sandbox, code, TESTS).problem
     assert not program_verdict(sandbox, code, NESTED.replace("==", "!= 7 and 3 ==")).is_pass
+
+
+# ------------------------------------------------------------------ the order of tests (F26)
+
+IGNORING = {
+    "counts its calls": "calls = -1\ndef f(x):\n    global calls\n    calls += 1\n"
+    "    return {values}[calls]\n",
+    "counts for ever": "calls = -1\ndef f(x):\n    global calls\n    calls += 1\n"
+    "    return {values}[calls % len({values})]\n",
+    "counts in a file": "import os\ndef f(x):\n    open('calls', 'a').write('.')\n"
+    "    return {values}[os.path.getsize('calls') - 1]\n",
+}
+"""Functions that do not read their argument, for tests that are made in one order, each once."""
+SEVERAL = tuple(Case(arguments=(n,), expected=n * n) for n in (1, 2, 3, 4, 5))
+
+
+def hidden_verdict(sandbox: str, code: str, cases: tuple[Case, ...], seed: int) -> Verdict:
+    async def work(lease: Any) -> Verdict:
+        return await run_hidden_cases(lease, code, "f", cases, random.Random(seed))
+
+    return asyncio.run(with_fresh_box(sandbox, LIMITS, work))
+
+
+@pytest.mark.parametrize("kind", IGNORING)
+def test_f26_values_in_the_order_of_the_tests_pass_none(sandbox: str, kind: str) -> None:
+    """Not even when the order of the first run is known: there is a second."""
+    known, _ = two_orders(SEVERAL, random.Random(5))
+    for order in (SEVERAL, known):
+        code = IGNORING[kind].format(values=[case.expected for case in order])
+        assert verdict(sandbox, code, order).is_pass
+        assert not hidden_verdict(sandbox, code, SEVERAL, 5).is_pass
+
+
+@pytest.mark.parametrize("kind", IGNORING)
+def test_f26_a_test_program_fails_a_function_that_counts(sandbox: str, kind: str) -> None:
+    assert not program_verdict(sandbox, IGNORING[kind].format(values=[5, 2])).is_pass
+
+
+def test_f26_a_function_that_reads_its_argument_passes_both_runs(sandbox: str) -> None:
+    code = "seen = {}\ndef f(x):\n    return seen.setdefault(x, x * x)\n"
+    assert hidden_verdict(sandbox, code, SEVERAL, 5).is_pass
+    cases = (Case(arguments=(1,), expected=7),)
+    assert hidden_verdict(sandbox, "def f(x): return 7", cases, 5).is_pass
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(0, 50))
+def test_f26_two_orders_tell_every_sequence_of_values_apart(values: list[int], seed: int) -> None:
+    cases = [Case(arguments=(n,), expected=value) for n, value in enumerate(values)]
+    first, second = two_orders(cases, random.Random(seed))
+    assert (first, second) == two_orders(cases, random.Random(seed))
+    assert sorted(case.arguments for case in first) == sorted(case.arguments for case in second)
+    told = [[case.expected for case in order] for order in (first, second)]
+    assert (told[0] == told[1]) is (len(set(values)) == 1)
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02])
