@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ async def verdict(sandbox: str, name: str, code: str) -> Verdict:
             function=humaneval.problem(name)["entry_point"],
             program=humaneval.test_program(name),
             timeout_s=humaneval.TEST_TIMEOUT_S,
+            rng=random.Random(name),
         )
 
     return await with_fresh_box(sandbox, LIMITS, work)
