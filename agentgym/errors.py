@@ -55,6 +55,10 @@ class CheckpointError(AgentGymError, RuntimeError):
     """A checkpoint is incomplete, or does not fit the run that wants to resume from it."""
 
 
+class UnusableCheckpointError(CheckpointError, ConfigError):
+    """No checkpoint of a run can be resumed from, and trying again changes nothing."""
+
+
 class MissingExtraError(AgentGymError, ImportError):
     """An optional package is needed; the message has the line that installs it."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentgym.errors import TaskError, nearest
+from agentgym.files import bounded
 from agentgym.records import Json, Task
 from agentgym.suites import HELD_OUT, TRAIN, Origin, Suite
 
@@ -52,13 +53,16 @@ def read_source(folder: Path) -> Origin:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = bounded.read_text(path, max_bytes=bounded.MAX_RECORD_BYTES)
+    except bounded.DataError as error:
+        raise TaskError(f"{path}: {error}") from error
     return [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
 def _read_row(path: Path, number: int, line: str) -> Task:
     try:
-        fields = json.loads(line)
+        fields: Any = bounded.parse_json(line)
         for name in ("answers", "tags"):
             if isinstance(fields.get(name), str):
                 raise TypeError(f"{name!r} is a list of texts (got {fields[name]!r})")
@@ -88,12 +92,9 @@ def splits_of(
     """
     if not 0 <= held_out <= 1:
         raise TaskError(f"'held_out' must be a share in [0, 1] (got {held_out!r})")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from error
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    rows = [(number, _object(path, number, line, (question, answer))) for number, line in lines]
+    rows = [
+        (number, _object(path, number, line, (question, answer))) for number, line in _lines(path)
+    ]
     if not rows:
         raise TaskError(f"{path} holds no row")
     tasks = [
@@ -110,9 +111,9 @@ def splits_of(
 
 def _object(path: Path, number: int, line: str, needed: tuple[str, ...]) -> Mapping[str, Any]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path.name} line {number} is not JSON: {error}") from error
+        row = bounded.parse_json(line)
+    except bounded.DataError as error:
+        raise TaskError(f"{path.name} line {number} is {error}") from error
     if not isinstance(row, dict):
         raise TaskError(f"{path.name} line {number} must be an object (got {line[:80]!r})")
     fields = cast("dict[str, Any]", row)

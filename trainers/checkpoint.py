@@ -1,8 +1,9 @@
 """Atomic checkpoints of everything that has state.
 
 A checkpoint is a folder `step_000020`: weights, optimiser and random states as a distributed
-checkpoint, and `state.json` for the rest. It is written beside its final name and renamed when it
-is whole, so a folder with that name is complete; anything else is ignored, with a message.
+checkpoint, `state.json` for the rest, and the checksums of all files. It is written beside its
+final name and renamed when it is whole. Of the complete ones the newest whose checksums hold
+counts.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import logging
 import os
 import re
 import shutil
-import warnings
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
+import pydantic
 import torch
-import torch.distributed.checkpoint
+from pydantic import Field, JsonValue
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -29,148 +29,226 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from agentgym.errors import CheckpointError
-from agentgym.records import Json
-from agentgym.runs.folder import STATE_FILE, is_whole_checkpoint
+from agentgym.errors import CheckpointError, UnusableCheckpointError
+from agentgym.files.bounded import DataError, read_text
+from agentgym.files.checksums import damage, sync_folder, write_checksums
+from agentgym.runs.folder import STATE_FILE
 from agentgym.trainers.learner import Learner
+from agentgym.trainers.tensor_files import dcp, load_tensors, save_tensors
+from agentgym.trainers.world import World
 
 logger = logging.getLogger(__name__)
 
-dcp: Any = torch.distributed.checkpoint
-"""Its functions are public, though its stubs do not say so."""
-
 SCHEMA = 1
 _NAME = re.compile(r"step_(\d{6,})")
+_TENSORS = "tensors"
+_MAX_STATE_BYTES = 1 << 26
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
     """What the loop must know to go on: the next step, never the last one done."""
 
-    next_step: int
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+
+    next_step: Count
     """Index of the first step that has not been taken."""
-    next_draw: int
+    next_draw: Count
     """Index of the next task to draw; tasks are identified by it, not by counting episodes."""
-    outstanding: tuple[int, ...] = ()
+    outstanding: tuple[Count, ...] = ()
     """Draws below it whose groups were begun and not trained on: all others are used up."""
-    policy_version: int
+    policy_version: Count
     """Learner updates behind the weights."""
-    sampled_tokens: int
+    sampled_tokens: Count
     """Tokens sampled in training so far."""
-    elapsed_s: float
+    elapsed_s: Seconds
     """Seconds of training so far, over all processes that worked on the run."""
-    step_s: float
+    step_s: Seconds
     """Of these, seconds in rollouts and updates: evaluations and saving excluded."""
-    offsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    offsets: Mapping[str, Count] = field(default_factory=dict[str, int])
     """Bytes of each of the run's append-only files that belong to the steps done."""
-    controllers: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    controllers: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """State of the objective's controllers and samplers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """What `state.json` holds."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+
+    schema: Literal[1] = SCHEMA
+    """Version of what is written."""
+    updates: Count
+    """Updates that the learner has taken."""
+    loop: LoopState
+    """Where the loop stands."""
+
+
+_STORED = pydantic.TypeAdapter(StoredState)
+
+
 def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path:
-    """Write a checkpoint and return its folder; only the newest `keep` stay.
+    """Write a checkpoint and return its folder; only the newest `keep` up to it stay.
+
+    A later one belongs to a future that the run was cut off from: it is deleted.
 
     Raises:
         CheckpointError: If it cannot be written, such as on a full disk; older ones are untouched.
     """
+    stored = StoredState(updates=learner.updates, loop=state)
     final = folder / f"step_{state.next_step:06d}"
-    partial = folder / f".{final.name}.partial"
+    write(final, _tensors(learner), _STORED.dump_json(stored), learner.world)
+    if learner.world.is_main:
+        _drop_others(folder, state.next_step, keep=keep)
+    return final
+
+
+def write(final: Path, tensors: dict[str, Any], state: bytes, world: World) -> None:
+    """Write a checkpoint's folder, whole or not at all.
+
+    Args:
+        final: Its name; one that is there is replaced.
+        tensors: Everything that torch keeps, nested by name.
+        state: Content of `state.json`.
+        world: Whose processes write, each its share.
+
+    Raises:
+        CheckpointError: If it cannot be written.
+    """
+    partial = final.with_name(f".{final.name}.partial")
     try:
-        if learner.world.is_main:
+        if world.is_main:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        with _alone_is_no_news():
-            alone = learner.world.size == 1
-            dcp.save(_tensors(learner), checkpoint_id=str(partial / "tensors"), no_dist=alone)
-        if learner.world.is_main:
-            _write_json(partial / STATE_FILE, _state_dict(learner, state))
+        save_tensors(tensors, partial / _TENSORS, alone=world.size == 1)
+        if world.is_main:
+            with (partial / STATE_FILE).open("wb") as stream:
+                stream.write(state)
+                stream.flush()
+                os.fsync(stream.fileno())
+            write_checksums(partial)
             shutil.rmtree(final, ignore_errors=True)
             os.replace(partial, final)
-            _sync(folder)
-            _drop_old(folder, keep=keep)
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+            sync_folder(final.parent)
+    except (OSError, RuntimeError, DataError, dcp.api.CheckpointException) as error:
         # torch wraps what failed, a full disk too, and not as an ordinary exception.
         shutil.rmtree(partial, ignore_errors=True)
         reason = " ".join(str(error).split())[-300:]
         raise CheckpointError(f"checkpoint {final} could not be written: {reason}") from error
-    return final
 
 
 def latest(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint; incomplete ones are ignored, with a message."""
-    if not folder.is_dir():
-        return None
-    complete: list[tuple[int, Path]] = []
-    for entry in sorted(folder.iterdir()):
-        match = _NAME.fullmatch(entry.name)
-        if match and is_whole_checkpoint(entry):
-            complete.append((int(match.group(1)), entry))
-        elif "step_" in entry.name:
+    """Return the newest checkpoint whose files are as they were written; None if there is none.
+
+    Those that were being written when their process ended are ignored, damaged ones are left for an
+    older one; both with a message.
+
+    Raises:
+        UnusableCheckpointError: If there are checkpoints and all of them are damaged.
+    """
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = {int(match[1]): e for e in entries if (match := _NAME.fullmatch(e.name))}
+    for entry in entries:
+        if entry.name.startswith(".step_"):
             logger.warning("ignoring the incomplete checkpoint %s", entry)
-    return max(complete)[1] if complete else None
+    wrong: list[str] = []
+    for _, path in sorted(found.items(), reverse=True):
+        problem = damage(path)
+        if problem is None:
+            if wrong:
+                logger.warning("going on from %s: damaged are %s", path, "; ".join(wrong))
+            return path
+        wrong.append(f"{path.name} ({problem})")
+    if wrong:
+        raise UnusableCheckpointError(
+            f"no checkpoint in {folder} can be resumed from: {'; '.join(wrong)}; put a copy in "
+            "place, or begin anew in another 'run_dir'"
+        )
+    return None
+
+
+def latest_of_all(folder: Path, world: World) -> Path | None:
+    """Return `latest` as rank 0 finds it, or raise what it raises, in every rank."""
+    found: Path | None = None
+    problem = ""
+    if world.is_main:
+        try:
+            found = latest(folder)
+        except UnusableCheckpointError as error:
+            problem = str(error)
+    found, problem = world.broadcast((found, problem))
+    if problem:
+        raise UnusableCheckpointError(problem)
+    return found
 
 
 def load(path: Path, learner: Learner) -> LoopState:
     """Restore weights, optimiser, schedule and random states in place; return the loop's state.
 
     Raises:
-        CheckpointError: If something is missing, or belongs to another model: a checkpoint without
-            optimiser or random states is no checkpoint to resume from.
+        UnusableCheckpointError: If something is missing, or belongs to another model: a checkpoint
+            without optimiser or random states is no checkpoint to resume from.
     """
-    try:
-        data = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint to resume from: {error}") from error
-    if data.get("schema") != SCHEMA:
-        raise CheckpointError(
-            f"{path} has schema {data.get('schema')!r}; this version reads {SCHEMA}"
-        )
+    stored = _stored_state(path)
     tensors = _tensors(learner)
-    try:
-        with _alone_is_no_news():
-            alone = learner.world.size == 1
-            dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=alone)
-    except (OSError, RuntimeError, KeyError, dcp.api.CheckpointException) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{path} does not fit this run: {reason}") from error
+    load_tensors(tensors, path / _TENSORS, alone=learner.world.size == 1)
     set_state_dict(
         _trained(learner),
         learner.optimizer,
         model_state_dict=tensors["model"],
         optim_state_dict=tensors["optimizer"],
     )
-    torch.set_rng_state(tensors["rng"]["torch"])
-    if torch.cuda.is_available() and "cuda" in tensors["rng"]:
-        torch.cuda.set_rng_state(tensors["rng"]["cuda"])
-    learner.updates = int(data["updates"])
-    loop = dict(data["loop"])
-    loop["outstanding"] = tuple(loop.get("outstanding", ()))  # JSON has lists only
-    return LoopState(**loop)
+    restore_chance(tensors["rng"])
+    learner.updates = stored.updates
+    return stored.loop
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
     """Put the policy's weights of a checkpoint into a model of the same shape, alone.
 
     Raises:
-        CheckpointError: If they are not there, or are another model's.
+        UnusableCheckpointError: If they are not there, or are another model's.
     """
     policy = nn.ModuleDict({"policy": model})
     tensors = {"model": get_model_state_dict(policy)}
-    try:
-        with _alone_is_no_news():
-            dcp.load(tensors, checkpoint_id=str(path / "tensors"), no_dist=True)
-    except (OSError, RuntimeError, KeyError, dcp.api.CheckpointException) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{path} does not fit the run's model: {reason}") from error
+    load_tensors(tensors, path / _TENSORS, alone=True)
     set_model_state_dict(policy, tensors["model"])
 
 
-@contextmanager
-def _alone_is_no_news() -> Generator[None]:
-    """Silence torch's remark that one process saves alone, which is what was asked for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
+def _stored_state(path: Path) -> StoredState:
+    text = state_text(path)
+    try:
+        schema = json.loads(text).get("schema")
+        if schema != SCHEMA:
+            raise UnusableCheckpointError(
+                f"{path} has schema {schema!r}; this version reads {SCHEMA}"
+            )
+        return _STORED.validate_json(text, strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        reason = f"{name!r}: {first['msg']} (got {first['input']!r:.60})"
+    except (ValueError, AttributeError, RecursionError) as error:
+        reason = str(error)
+    raise UnusableCheckpointError(f"{path / STATE_FILE} is no state of a run: {reason}")
+
+
+def state_text(path: Path) -> str:
+    """Return the content of a checkpoint's `state.json`.
+
+    Raises:
+        UnusableCheckpointError: If it cannot be read.
+    """
+    try:
+        return read_text(path / STATE_FILE, max_bytes=_MAX_STATE_BYTES)
+    except DataError as error:
+        raise UnusableCheckpointError(
+            f"{path} is not a checkpoint to resume from: {STATE_FILE}: {error}"
+        ) from error
 
 
 def _trained(learner: Learner) -> nn.ModuleDict:
@@ -183,38 +261,28 @@ def _trained(learner: Learner) -> nn.ModuleDict:
 
 def _tensors(learner: Learner) -> dict[str, Any]:
     model, optimizer = get_state_dict(_trained(learner), learner.optimizer)
-    rng = {"torch": torch.get_rng_state()}
+    return {"model": model, "optimizer": optimizer, "rng": chance()}
+
+
+def chance() -> dict[str, torch.Tensor]:
+    """Return the states of torch's random generators. Nothing here draws from Python's global."""
+    states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
-        rng["cuda"] = torch.cuda.get_rng_state()
-    return {"model": model, "optimizer": optimizer, "rng": rng}
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
-def _state_dict(learner: Learner, state: LoopState) -> dict[str, Any]:
-    # No state of Python's global generator: nothing here draws from it.
-    return {
-        "schema": SCHEMA,
-        "updates": learner.updates,
-        "loop": {name: getattr(state, name) for name in LoopState.__slots__},
-    }
+def restore_chance(states: Mapping[str, torch.Tensor]) -> None:
+    """Set the states of torch's random generators to what `chance` returned."""
+    torch.set_rng_state(states["torch"])
+    if torch.cuda.is_available() and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    with path.open("w", encoding="utf-8") as stream:
-        json.dump(data, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make the rename durable: a crash after `save` returned must find the checkpoint."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _drop_old(folder: Path, *, keep: int) -> None:
-    steps = sorted(entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name))
-    for old in steps[:-keep]:
-        shutil.rmtree(old)
+def _drop_others(folder: Path, step: int, *, keep: int) -> None:
+    """Delete the checkpoints after `step`, and of those up to it all but the newest `keep`."""
+    found = {int(match[1]): e for e in folder.iterdir() if (match := _NAME.fullmatch(e.name))}
+    kept = sorted(number for number in found if number <= step)[-keep:]
+    for number, path in found.items():
+        if number not in kept:
+            shutil.rmtree(path)

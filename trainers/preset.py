@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
+from agentgym.config.files import read_file
 from agentgym.errors import ConfigError
 from agentgym.trainers.parts import registry
 from agentgym.trainers.preset_checks import contradictions
@@ -42,7 +42,7 @@ def load_preset(
     Args:
         name_or_path: Name of a shipped preset, or a path that ends in `.yaml` or `.yml`.
         overrides: Dotted path to value, such as `{"gate.clip_high": 0.3}`. A list's element is
-            named by its position, its `name` or its `part`. Text is read as YAML.
+            named by its position, its `name` or its `part`.
         group_size: Trajectories of a task, where it is known, to find a group baseline of one.
 
     Raises:
@@ -85,33 +85,16 @@ def _read(name_or_path: str) -> dict[str, Any]:
     """Return the mapping of one YAML file."""
     if name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        if not path.is_file():
+        if not path.exists():
             raise ConfigError(f"preset file {name_or_path!r} does not exist")
-        text = _text_of(path)
     else:
         if name_or_path not in list_presets():
             hint = registry.hint(name_or_path, list_presets())
             raise ConfigError(
                 f"unknown preset {name_or_path!r}{hint}; `agentgym presets list` shows all of them"
             )
-        folder = resources.files("agentgym.trainers") / "presets"
-        text = (folder / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"preset {name_or_path!r} is no YAML: {reason}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"preset {name_or_path!r} must be a mapping (got {type(raw).__name__})")
-    return raw
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"preset file {str(path)!r} cannot be read: {reason}") from error
+        path = Path(str(resources.files("agentgym.trainers") / "presets" / f"{name_or_path}.yaml"))
+    return dict(read_file(path).tree)
 
 
 def _build(raw: dict[str, Any]) -> tuple[Preset | None, list[str]]:

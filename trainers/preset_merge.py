@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import yaml
-
 from agentgym.trainers.parts.registry import hint
 
 _WHOLE = frozenset({"source"})
@@ -44,14 +42,13 @@ def apply_override(
     Args:
         raw: The raw preset, changed in place.
         path: Dotted path; an element of a list by position, `name` or `part`.
-        value: The new value; text is read as YAML.
+        value: The new value.
         slots: Valid first words.
     """
     pieces = path.split(".")
     known = tuple(slots)
     if pieces[0] not in known:
         return (f"unknown key {path!r}{hint(pieces[0], known)}",)
-    parsed = _parse(value)
     node: Any = raw
     for depth, piece in enumerate(pieces[:-1]):
         step = _enter(node, piece)
@@ -63,16 +60,7 @@ def apply_override(
         # A part may be written as its bare name; give it a body before entering it.
         container[key] = {"part": child} if isinstance(child, str) else _copy(child)
         node = container[key]
-    return _write(node, pieces[-1], parsed, path)
-
-
-def _parse(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
+    return _write(node, pieces[-1], value, path)
 
 
 def _copy(child: Any) -> Any:

@@ -180,11 +180,12 @@ async def open_session(
     """
     config = inputs.config
     world = _join(config)
+    # Before the model is loaded: damage is said at once.
+    latest = checkpoint.latest_of_all(folder.checkpoints, world) if is_resumed else None
     base = await _base_folder(inputs, folder, world)
     renderer = load_renderer(base, history=config.rollout.history)
     learner = open_learner(config, inputs.preset, base, world)
     place = Place(run=folder.path, base=base)
-    latest = checkpoint.latest(folder.checkpoints) if is_resumed else None
     if latest is None and config.warmstart.steps:
         await _warm_start(inputs, learner, renderer, place, progress)
     state = _begin(inputs, folder, learner, base, latest, is_resumed=is_resumed)

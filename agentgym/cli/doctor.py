@@ -235,26 +235,25 @@ def _episodes(path: Path) -> tuple[str, str]:
 
 
 def _checkpoints(path: Path) -> Iterator[Finding]:
-    from agentgym.runs.folder import STATE_FILE, is_whole_checkpoint
-
     folder = path / "checkpoints"
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     if not entries:
         yield "checkpoints", "none", f"agentgym train --resume {path} begins the run anew"
     for entry in entries:
-        state, what = entry / STATE_FILE, f"checkpoint {entry.name}"
-        if not is_whole_checkpoint(entry):
+        what = f"checkpoint {entry.name}"
+        if entry.name.startswith("."):
             yield what, "incomplete", "it is ignored, and may be deleted"
             continue
-        yield from _checked(what, lambda state=state: _checkpoint(state))
+        yield from _checked(what, lambda entry=entry: _checkpoint(entry))
 
 
-def _checkpoint(state: Path) -> tuple[str, str]:
+def _checkpoint(folder: Path) -> tuple[str, str]:
     from agentgym.errors import RecordError
-    from agentgym.runs.json_files import read_json
+    from agentgym.files.checksums import damage
 
-    if "loop" not in read_json(state):
-        raise RecordError(f"{state} does not say where the loop stood: it has no 'loop'")
+    problem = damage(folder)
+    if problem is not None:
+        raise RecordError(f"{folder}/{problem}; --resume goes on from an older one")
     return "ok", ""
 
 

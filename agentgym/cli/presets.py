@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from agentgym.cli.output import print_json, print_table, say
-from agentgym.config.files import dump_yaml
 from agentgym.errors import ConfigError, MissingExtraError
+from agentgym.files.plain_yaml import dump_yaml
 
 app = typer.Typer(help="Presets: objectives as data.", rich_markup_mode=None)
 

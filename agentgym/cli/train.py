@@ -115,9 +115,9 @@ def _interval(part: dict[str, float]) -> str:
 
 def _explain(config: RunConfig, path: Path) -> None:
     """Print the resolved config and what it implies."""
-    from agentgym.config.files import dump_yaml
     from agentgym.config.implications import implications
     from agentgym.config.redaction import redact
+    from agentgym.files.plain_yaml import dump_yaml
 
     say(dump_yaml(redact(config.to_dict())))
     out = console()

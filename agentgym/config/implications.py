@@ -20,6 +20,7 @@ from agentgym.suites import load_suite
 
 _TINY_PARAMETERS: Mapping[str, float] = {"small": 0.4e6, "base": 3.5e6, "large": 21e6}
 _SMOLLM2_PARAMETERS = 134.5e6
+_MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 _ADAM_BYTES = 8  # two float32 moments
 
 
@@ -194,7 +195,8 @@ def _weights_in(file: Path) -> float:
     """Return the number of weights in a safetensors file, from its header."""
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
-        header: dict[str, Any] = json.loads(stream.read(length))
+        # The length is whatever the file says.
+        header: dict[str, Any] = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
     shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
     return float(sum(math.prod(shape) for shape in shapes))
 

@@ -7,7 +7,7 @@ order: `load_config`, then flattening, the search for unknown keys, validation a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,8 @@ from agentgym.config.command_line import parse_assignments, parse_sources
 from agentgym.config.conflicts import without_effect
 from agentgym.config.files import ParsedFile, read_file
 from agentgym.config.options import advice, is_preset_key, options
-from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.problems import MOST_LINES, InvalidInputError, Problem
+from agentgym.config.redaction import REDACTED
 from agentgym.config.schema import SECTIONS, RunConfig
 from agentgym.config.sentences import sentence
 from agentgym.errors import ConfigError
@@ -84,17 +85,35 @@ def load_config(
     unread = bool(problems)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
+    written: set[str] = set()
     for layer in layers:
         flat, where, found = _flatten(layer)
         values |= flat
         places |= where
         problems.extend(found)
-    config, found = _build(values, is_training=is_training)
+        written = {*flat} if _is_resolved(flat) else written - {*flat}
+    config, found = _build(values, is_training=is_training, written=written)
+    if is_training:
+        found.extend(_lost_secrets(values))
     problems.extend(dataclasses.replace(p, where=places.get(p.key, p.where)) for p in found)
     if problems:
         # Of a file that could not be read nothing is known: there is no rest to look at.
         raise InvalidInputError(problems, rest=None if unread else config)
     return config
+
+
+def _is_resolved(flat: Mapping[str, Any]) -> bool:
+    """Return whether a layer gives every setting: as a run writes it, whether it is read or not."""
+    return options().keys() - {"preset_overrides"} <= flat.keys()
+
+
+def _lost_secrets(values: Mapping[str, Any]) -> list[Problem]:
+    """Return a problem for each setting that a run wrote without its secret."""
+    return [
+        Problem(key=key, text=f"{key!r} holds a secret, which is not stored: give it again")
+        for key, value in values.items()
+        if REDACTED in str(value)
+    ]
 
 
 def as_mapping(settings: object) -> dict[str, Any]:
@@ -158,13 +177,16 @@ def _flatten(layer: ParsedFile) -> tuple[dict[str, Any], dict[str, str], list[Pr
 
 
 def _inner(section: str, content: Mapping[Any, Any]) -> list[tuple[str, Any]]:
-    """Return the settings of a section; a preset's overrides may be nested to any depth."""
+    """Return the settings of a section; a preset's overrides may be nested to any depth.
+
+    What stands below a dotted key is that parameter's value, such as a mapping of weights.
+    """
     if section != "preset_overrides":
         return [(str(key), value) for key, value in content.items()]
     found: list[tuple[str, Any]] = []
     for key, value in content.items():
         nested: list[tuple[str, Any]] = []
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "." not in str(key):
             nested = _inner(section, cast("Mapping[Any, Any]", value))
         found.extend((f"{key}.{inner}", leaf) for inner, leaf in nested)
         if not nested:
@@ -175,8 +197,16 @@ def _inner(section: str, content: Mapping[Any, Any]) -> list[tuple[str, Any]]:
 # ------------------------------------------------------------------------- values to a RunConfig
 
 
-def _build(given: Mapping[str, Any], *, is_training: bool) -> tuple[RunConfig, list[Problem]]:
-    """Return the config of the settings that can be read, and all that is wrong."""
+def _build(
+    given: Mapping[str, Any], *, is_training: bool, written: Collection[str]
+) -> tuple[RunConfig, list[Problem]]:
+    """Return the config of the settings that can be read, and all that is wrong.
+
+    Args:
+        given: Values by dotted key.
+        is_training: Whether contradictions of training count.
+        written: Settings that a run wrote: nobody chose those that have no effect.
+    """
     problems: list[Problem] = []
     known: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
@@ -192,16 +222,18 @@ def _build(given: Mapping[str, Any], *, is_training: bool) -> tuple[RunConfig, l
         elif is_preset_key(key):
             overrides[key] = value
         else:
-            problems.append(Problem(key=key, text=f"unknown setting {key!r}{advice(key)}"))
+            # Of many more than are shown, the nearest name would take minutes.
+            hint = advice(key) if len(problems) < MOST_LINES else ""
+            problems.append(Problem(key=key, text=f"unknown setting {key!r}{hint}"))
     if overrides:
         known["preset_overrides"] = overrides
-    defaults = _defaults(known)
+    defaults = _policy_defaults(known)
     bad = {problem.key for problem in problems}
     config, contradictions, wrong = _validate({**defaults, **known}, bad)
     problems.extend(wrong)
     if is_training:
         problems.extend(contradictions)
-        chosen = [key for key in _chosen(known, defaults) if key not in bad]
+        chosen = [key for key in _chosen(known, defaults) if key not in {*bad, *written}]
         problems.extend(without_effect(config, chosen))
     return config, problems
 
@@ -243,13 +275,13 @@ def _normalised_envs(value: Any, problems: list[Problem]) -> Any:
     return sources
 
 
-def _defaults(known: Mapping[str, Any]) -> dict[str, Any]:
+def _policy_defaults(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the policy's own defaults, less what the given settings speak against."""
     family = str(known.get("policy", options()["policy"].default)).partition(":")[0]
     defaults = dict(POLICY_DEFAULTS.get(family, {}))
     if known.get("warmstart.path") is not None:
         defaults.pop("warmstart.steps", None)
-    return {key: value for key, value in defaults.items() if key not in known}
+    return defaults
 
 
 def _chosen(known: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
@@ -257,8 +289,14 @@ def _chosen(known: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     return [
         key
         for key, value in known.items()
-        if key != "preset_overrides" and value != defaults.get(key, options()[key].default)
+        if key != "preset_overrides" and value != _as_written(key, defaults)
     ]
+
+
+def _as_written(key: str, defaults: Mapping[str, Any]) -> Any:
+    """Return a setting's default as a file holds it, with a list for a tuple."""
+    value = defaults.get(key, options()[key].default)
+    return [*cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

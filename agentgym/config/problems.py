@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from agentgym.errors import ConfigError
 
+MOST_LINES = 20
+"""Problems that a report names; of more the number is said."""
+_MOST_CHARACTERS = 1_000
+"""Length of a line, which may repeat a value that a person gave."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -24,7 +29,10 @@ class Problem:
     """File and line, or `command line`; empty where neither is known."""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.text}" if self.where else self.text
+        line = f"{self.where}: {self.text}" if self.where else self.text
+        if len(line) <= _MOST_CHARACTERS:
+            return line
+        return f"{line[: _MOST_CHARACTERS // 2]} … {line[-_MOST_CHARACTERS // 2 :]}"
 
 
 class InvalidInputError(ConfigError):
@@ -34,4 +42,6 @@ class InvalidInputError(ConfigError):
         self.problems = tuple(problems)
         # What could be understood without the wrong settings, so that it can be checked too.
         self.rest = rest
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        lines = [str(problem) for problem in self.problems[:MOST_LINES]]
+        left = len(self.problems) - len(lines)
+        super().__init__("\n".join([*lines, *([f"and {left:,} more"] if left else [])]))

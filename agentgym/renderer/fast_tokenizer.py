@@ -14,6 +14,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from agentgym.errors import RenderError
+from agentgym.files.bounded import MAX_RECORD_BYTES, DataError, parse_json, read_text
 from agentgym.renderer.tokenizer import Encoding
 
 _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -173,8 +174,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = parse_json(read_text(path, max_bytes=MAX_RECORD_BYTES))
+    except DataError as error:
         raise RenderError(f"cannot read {str(path)!r}: {error}") from error
     if not isinstance(value, dict):
         raise RenderError(f"{str(path)!r} must hold a JSON object (got {type(value).__name__})")

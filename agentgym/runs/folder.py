@@ -22,11 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from agentgym.config.files import dump_yaml, read_file
+from agentgym.config.files import read_file
 from agentgym.config.loading import load_config
 from agentgym.config.redaction import redact
 from agentgym.config.schema import RunConfig
 from agentgym.errors import ConfigError, RecordError
+from agentgym.files.plain_yaml import dump_yaml
 from agentgym.records import Score, Trajectory, codec
 from agentgym.runs.json_files import parse_json, read_json
 from agentgym.runs.lines import DiskError, LineWriter, read_lines
@@ -35,7 +36,7 @@ RUNS = Path("runs")
 CONFIG = "config.yaml"
 LOCK = ".lock"
 STATE_FILE = "state.json"
-"""Written last into the folder of a checkpoint."""
+"""Where the loop stood, in the folder of a checkpoint."""
 STREAMS = ("metrics", "trajectories", "scores")
 T = TypeVar("T", Trajectory, Score)
 _LONGEST_NAME = 100
@@ -281,11 +282,6 @@ def read_evaluation(file: Path) -> dict[str, Any]:
     if not isinstance(tree.get("step"), int | None):
         raise RecordError(f"{file} is no evaluation: 'step' is {tree['step']!r}")
     return tree
-
-
-def is_whole_checkpoint(path: Path) -> bool:
-    """Return whether a checkpoint's folder has what is written last, and its tensors' index."""
-    return (path / STATE_FILE).is_file() and (path / "tensors" / ".metadata").is_file()
 
 
 def write_atomic(path: Path, text: str) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 from agentgym.errors import RecordError
+from agentgym.files import bounded
+from agentgym.files.bounded import MAX_RECORD_BYTES, DataError
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -16,11 +17,9 @@ def read_json(path: Path) -> dict[str, Any]:
         RecordError: If it cannot be read, or holds something else.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise RecordError(f"{path} is not JSON: it is no text in UTF-8") from None
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read ({error.strerror})") from error
+        text = bounded.read_text(path, max_bytes=MAX_RECORD_BYTES)
+    except DataError as error:
+        raise RecordError(f"{path}: {error}") from error
     return parse_json(text, str(path))
 
 
@@ -35,9 +34,10 @@ def parse_json(text: str, place: str) -> dict[str, Any]:
         RecordError: If it is not JSON, or another value.
     """
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{place} is not JSON ({error})") from None
+        value = bounded.parse_json(text)
+    except DataError as error:
+        where = f" (line {error.line}, column {error.column})" if error.line is not None else ""
+        raise RecordError(f"{place} is {error}{where}") from None
     if not isinstance(value, dict):
         raise RecordError(f"{place} must hold a mapping (got {value!r:.60})")
     return cast("dict[str, Any]", value)

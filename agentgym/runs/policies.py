@@ -7,7 +7,6 @@ without loading anything), and `start_of` (the model that a run began from).
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,9 @@ from pathlib import Path
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import RunConfig
 from agentgym.errors import nearest
-from agentgym.runs.folder import CONFIG, is_whole_checkpoint
+from agentgym.files.bounded import MAX_CONFIG_BYTES, DataError, parse_json, read_text
+from agentgym.files.checksums import damage
+from agentgym.runs.folder import CONFIG
 
 TINY_SIZES = ("small", "base", "large")
 POLICY_HELP = (
@@ -169,15 +170,16 @@ def _accepted(*, trained: bool) -> str:
 
 def _checkpoint_problems(name: PolicyName) -> Iterator[Problem]:
     assert name.folder is not None
-    if not is_whole_checkpoint(name.folder):
+    problem = damage(name.folder)
+    if problem is not None:
         others = [path for path in _checkpoints(name.folder.parent) if path != name.folder]
         there = f"; whole ones: {', '.join(path.name for path in others)}" if others else ""
-        yield Problem(key="policy", text=f"{name.text!r} is no whole checkpoint{there}")
+        yield Problem(key="policy", text=f"{name.text!r} is no whole checkpoint ({problem}){there}")
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints of a run, the newest last."""
-    return sorted(path for path in folder.glob("step_*") if is_whole_checkpoint(path))
+    return sorted(path for path in folder.glob("step_*") if damage(path) is None)
 
 
 def _place_problems(name: PolicyName, *, trained: bool) -> Iterator[Problem]:
@@ -205,8 +207,8 @@ def folder_problems(folder: Path, name: str = "") -> Iterator[Problem]:
         yield Problem(key="policy", text=f"{policy!r} is no model folder: {what}")
         return
     try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = parse_json(read_text(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
+    except DataError as error:
         reason = " ".join(str(error).split())
         text = f"{policy!r} is no model folder: its config.json cannot be read ({reason})"
         yield Problem(key="policy", text=text)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym.config.files import dump_yaml
+from agentgym.files.plain_yaml import dump_yaml
 from agentgym.runs.folder import read_evaluations, read_metrics, stored_settings
 from agentgym.runs.text import cell
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from typing import Any
 from agentgym.envs.math.extraction import extract_answer
 from agentgym.envs.math.grading import check_gold
 from agentgym.errors import MissingExtraError, TaskError
+from agentgym.files import bounded
 
 QUESTION_FIELDS = ("question", "problem", "prompt", "input")
 ANSWER_FIELDS = ("answer", "final_answer", "expected_answer", "target", "solution", "output")
@@ -155,7 +155,7 @@ def _with_split(problem: Problem) -> Problem:
 
 
 def _read_lines(file: Path) -> list[Mapping[str, Any]]:
-    lines = file.read_text(encoding="utf-8").split("\n")
+    lines = _text_of(file).split("\n")
     return [
         _as_row(file, number, _loads(file, number, line))
         for number, line in enumerate(lines, start=1)
@@ -164,16 +164,23 @@ def _read_lines(file: Path) -> list[Mapping[str, Any]]:
 
 
 def _read_json(file: Path) -> list[Mapping[str, Any]]:
-    data = _loads(file, 1, file.read_text(encoding="utf-8"))
+    data = _loads(file, 1, _text_of(file))
     rows = data if isinstance(data, list) else [data]
     return [_as_row(file, number, row) for number, row in enumerate(rows, start=1)]
 
 
+def _text_of(file: Path) -> str:
+    try:
+        return bounded.read_text(file, max_bytes=bounded.MAX_RECORD_BYTES)
+    except bounded.DataError as error:
+        raise TaskError(f"{file}: {error}") from error
+
+
 def _loads(file: Path, number: int, text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise TaskError(f"{file.name} line {number} is not JSON: {error}") from error
+        return bounded.parse_json(text)
+    except bounded.DataError as error:
+        raise TaskError(f"{file.name} line {number} is {error}") from error
 
 
 def _as_row(file: Path, number: int, row: Any) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ def test_override_of_a_part_drops_the_parameters_of_the_old_one():
     swapped = load_preset("dr_grpo", {"aggregation": "token_mean"})
     assert swapped.aggregation.parameters == {}
     lists = load_preset(
-        "grpo", {"terms.outcome.ops.0.keys": "[group, turn]", "rewards.0.place": "last_turn"}
+        "grpo", {"terms.outcome.ops.0.keys": ["group", "turn"], "rewards.0.place": "last_turn"}
     )
     assert lists.terms[0].ops[0].parameters["keys"] == ("group", "turn")
 
@@ -237,7 +237,7 @@ def test_proximal_pass_is_skipped_only_where_nothing_else_reads_it():
 def test_group_baselines_alone_need_a_group():
     free = {"terms.0.ops.0.centre": "none"}
     assert load_preset("dr_grpo", free, group_size=1).needs == {Need.PROXIMAL}
-    whole = {"terms.0.ops.0.keys": "[batch]"}
+    whole = {"terms.0.ops.0.keys": ["batch"]}
     assert load_preset("dr_grpo", whole, group_size=1).needs == {Need.PROXIMAL}
     assert problems("ppo", {"critic.reward": "outcomes"}) == [
         "preset 'ppo': critic: unknown reward 'outcomes' (did you mean 'outcome'?)"
@@ -287,8 +287,8 @@ def test_source_is_not_mixed_with_the_source_of_what_it_extends(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [1", "is no YAML"),
-        ("- 1", "must be a mapping (got list)"),
+        ("a: [1", "malformed YAML"),
+        ("- 1", "must hold `key: value` lines (got [1])"),
         ("extends: me.yaml\nname: me", "extends itself"),
         ("name: me", "key 'source' is missing"),
     ],

@@ -225,7 +225,9 @@ def check_parameters(
             values[name] = _reader(annotation).validate_python(given[name])
         except pydantic.ValidationError as error:
             first = error.errors()[0]
-            problems.append(f"key {name!r}: {first['msg']} (got {given[name]!r})")
+            is_text = first["type"] == "string_type"
+            fix = "; in two pairs of quotes it is text: '\"…\"'" if is_text else ""
+            problems.append(f"key {name!r}: {first['msg']} (got {given[name]!r}){fix}")
     if not problems and found.problem_of is not None:
         wrong = found.problem_of(values)
         problems.extend([wrong] if wrong is not None else [])

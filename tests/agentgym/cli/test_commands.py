@@ -16,6 +16,7 @@ from agentgym.cli.main import main
 from agentgym.config import EnvSource, EvalConfig, LimitsConfig, RolloutConfig, RunConfig
 from agentgym.evaluation.result import Attempt
 from agentgym.evaluation.summary import summarise
+from agentgym.files.checksums import write_checksums
 from agentgym.records import Completion, Sampling, Score, StopReason, Trajectory, Turn
 from agentgym.renderer.base import History
 from agentgym.runs import RunFolder
@@ -174,7 +175,7 @@ def test_doctor_finds_what_is_torn_and_what_is_broken(
 ) -> None:
     assert main(["doctor", str(run)]) == 0
     capsys.readouterr()
-    (run / "checkpoints" / "step_000001").mkdir(parents=True)
+    (run / "checkpoints" / ".step_000001.partial").mkdir(parents=True)
     with (run / "scores.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"torn')
     assert main(["doctor", str(run), "--json"]) == 0
@@ -182,7 +183,7 @@ def test_doctor_finds_what_is_torn_and_what_is_broken(
     assert (shown["state"], shown["live"]) == ("ended", None)
     found = {row["what"]: row["state"] for row in shown["findings"]}
     assert found["scores.jsonl"] == "torn"
-    assert found["checkpoint step_000001"] == "incomplete"
+    assert found["checkpoint .step_000001.partial"] == "incomplete"
     assert (found["episodes"], found["scores"]) == ("ok", "ok")
     with (run / "trajectories.jsonl").open("a", encoding="utf-8") as file:
         file.write("{broken}\n")
@@ -396,31 +397,34 @@ DAMAGE = {
 
 
 def checkpoint(run: Path, name: str) -> Path:
-    """Make the tensors of a checkpoint, and return its folder."""
+    """Make a checkpoint with its checksums, and return its folder."""
     folder = run / "checkpoints" / name
-    (folder / "tensors").mkdir(parents=True)
+    (folder / "tensors").mkdir(parents=True, exist_ok=True)
     (folder / "tensors" / ".metadata").touch()
+    (folder / "state.json").write_text('{"loop": {}}', encoding="utf-8")
+    write_checksums(folder)
     return folder
 
 
-def test_doctor_takes_a_checkpoint_for_whole_only_with_its_state_and_tensors(
+def test_f45_doctor_takes_a_checkpoint_for_whole_only_with_all_its_files(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("step_000001", "step_000002", "step_000003"):
-        (checkpoint(run, name) / "state.json").write_text('{"loop": {}}', encoding="utf-8")
+    for number in range(1, 5):
+        checkpoint(run, f"step_00000{number}")
     (run / "checkpoints" / "step_000002" / "state.json").unlink()
-    (run / "checkpoints" / "step_000003" / "tensors" / ".metadata").unlink()
-    assert main(["doctor", str(run), "--json"]) == 0
+    (run / "checkpoints" / "step_000003" / "tensors" / ".metadata").write_text("x")
+    (run / "checkpoints" / "step_000004" / "SHA256SUMS").unlink()
+    assert main(["doctor", str(run), "--json"]) == 1
     states = {f["what"]: f["state"] for f in json.loads(capsys.readouterr().out)["findings"]}
-    found = [states[f"checkpoint step_00000{number}"] for number in (1, 2, 3)]
-    assert found == ["ok", "incomplete", "incomplete"]
+    found = [states[f"checkpoint step_00000{number}"] for number in range(1, 5)]
+    assert found == ["ok", "broken", "broken", "broken"]
 
 
 def damage(run: Path, name: str) -> None:
-    (run / name).parent.mkdir(parents=True, exist_ok=True)
-    (run / name).write_text(DAMAGE[name][0], encoding="utf-8", errors="surrogateescape")
     if name.startswith("checkpoints/"):
         checkpoint(run, Path(name).parent.name)
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    (run / name).write_text(DAMAGE[name][0], encoding="utf-8", errors="surrogateescape")
 
 
 def test_doctor_reports_all_that_is_damaged_each_with_its_file(

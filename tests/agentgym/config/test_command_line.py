@@ -16,6 +16,7 @@ from agentgym.config.command_line import (
     split_outside_brackets,
     write_source,
 )
+from agentgym.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,47 @@ def test_written_environments_are_read_back(parts: list[tuple[str, int, dict[str
     if any(":" in str(v) or "," in str(v) for s in sources for v in s["kwargs"].values()):
         return  # text with separators goes into a file
     assert parse_sources(text) == sources
+
+
+# ------------------------------------------------------------------- text that looks like YAML
+# Class: *text taken for structure*: a value is a mapping or a list where it is written out as one.
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{answer}", "Answer: {answer}", "{question} {answer}", "- {answer}", "Q: A", "{a: 1, b}"],
+)
+def test_f52_a_template_is_text_wherever_a_value_is_given(text: str) -> None:
+    key = "probes.gold_answer.template"
+    assert parse_assignments([f"{key}={text}"]).tree == {key: text}
+    source = parse_sources(f"a/b:template={text}")[0] if ": " not in text else None
+    assert source is None or source["kwargs"] == {"template": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{looked_up: 0.5}", {"looked_up": 0.5}),
+        ("[group, turn]", ["group", "turn"]),
+        ("{}", {}),
+        ('"{a: 1}"', "{a: 1}"),
+        ("{a: null}", {"a": None}),
+    ],
+)
+def test_f52_what_is_written_out_is_structure(text: str, value: object) -> None:
+    key = "rewards.turn.weights"
+    assert parse_assignments([f"{key}={text}"]).tree == {key: value}
+
+
+def test_f52_a_template_reaches_the_preset_and_a_list_is_told_how_to_quote() -> None:
+    preset = pytest.importorskip("agentgym.trainers.preset")
+    key = "probes.gold_answer.template"
+    loaded = preset.load_preset("igpo", parse_assignments([f"{key}={{answer}}"]).tree)
+    assert loaded.probes[0].parameters["template"] == "{answer}"
+    with pytest.raises(ConfigError) as caught:
+        preset.load_preset("igpo", parse_assignments([f"{key}=[{{answer}}]"]).tree)
+    assert "(got [{'answer': None}]); in two pairs of quotes it is text: '\"…\"'" in str(
+        caught.value
+    )
+    again = preset.load_preset("igpo", parse_assignments([f'{key}="[{{answer}}]"']).tree)
+    assert again.probes[0].parameters["template"] == "[{answer}]"

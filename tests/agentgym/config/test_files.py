@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.config.files import dump_yaml, parse_value, read_file
+from agentgym.config.files import parse_value, read_file
 from agentgym.config.problems import InvalidInputError
+from agentgym.files.plain_yaml import dump_yaml
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agentgym.config import load_config
-from agentgym.config.files import dump_yaml
 from agentgym.config.options import SLOTS, advice, is_preset_key, options
 from agentgym.config.schema import SECTIONS, RunConfig
+from agentgym.files.plain_yaml import dump_yaml
 
 # A value that differs from the default, where none follows from the type.
 VALUES: dict[str, Any] = {

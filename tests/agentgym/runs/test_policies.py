@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.config import InvalidInputError, RunConfig, WarmstartConfig
+from agentgym.files.checksums import write_checksums
 from agentgym.runs import RunFolder
 from agentgym.runs.policies import (
     PolicyKind,
@@ -87,6 +88,7 @@ def checkpoint_of(run: Path, name: str) -> Path:
     (path / "tensors").mkdir(parents=True)
     (path / "tensors" / ".metadata").touch()
     (path / "state.json").write_text("{}")
+    write_checksums(path)
     return path
 
 
@@ -112,7 +114,9 @@ def test_b10_a_checkpoint_is_a_policy(tmp_path: Path) -> None:
     assert (name.kind, name.run, name.folder) == (PolicyKind.CHECKPOINT, run, path)
     (path / "state.json").unlink()
     checkpoint_of(run, "step_000040")
-    with pytest.raises(InvalidInputError, match="no whole checkpoint; whole ones: step_000040"):
+    with pytest.raises(
+        InvalidInputError, match=r"no whole checkpoint \(state.json.*; whole ones: step_000040"
+    ):
         check_policy(str(path), trained=False)
 
 
