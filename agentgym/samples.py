@@ -7,6 +7,7 @@ every sampled id is trained in exactly one row, after exactly the ids it was sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agentgym.policy import Message
@@ -69,7 +70,7 @@ class _RowBuilder:
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.mask: list[bool] = []
-        self.logprobs: list[float] = []
+        self.logprobs: list[float] | None = []
         self.versions: list[int] = []
         self.turn_ids: list[int] = []
         self.roles: list[int] = []
@@ -77,7 +78,7 @@ class _RowBuilder:
     def context(self, ids: tuple[int, ...], roles: list[int]) -> None:
         self.ids += ids
         self.mask += [False] * len(ids)
-        self.logprobs += [0.0] * len(ids)
+        self._say([0.0] * len(ids))
         self.versions += [_NOT_TRAINED] * len(ids)
         self.turn_ids += [_NOT_TRAINED] * len(ids)
         self.roles += roles
@@ -86,15 +87,21 @@ class _RowBuilder:
         count = len(trace.ids)
         self.ids += trace.ids
         self.mask += [True] * count
-        self.logprobs += trace.behavior_logprobs or [0.0] * count
+        self._say(trace.behavior_logprobs if count else ())
         self.versions += [run.version for run in trace.versions for _ in range(run.count)]
         self.turn_ids += [turn] * count
         self.roles += roles
 
+    def _say(self, logprobs: Sequence[float] | None) -> None:
+        """Add log-probabilities; a row of which some are not known has none."""
+        if self.logprobs is None or logprobs is None:
+            self.logprobs = None
+        else:
+            self.logprobs += logprobs
+
 
 def _row(trajectory: Trajectory, turns: list[Turn], segment: int) -> Sample:
     builder = _RowBuilder()
-    has_logprobs = True
     template = ROLE_KINDS.index(SpanKind.TEMPLATE)
     for position, turn in enumerate(turns):
         context = trajectory.context_ids(turn.index) if position == 0 else turn.prompt_ids or ()
@@ -102,7 +109,6 @@ def _row(trajectory: Trajectory, turns: list[Turn], segment: int) -> Sample:
         roles = [template] * carried + _roles(turn.prompt_spans, len(context) - carried, template)
         builder.context(context, roles)
         trace = turn.completion.tokens or TokenTrace(ids=())
-        has_logprobs = has_logprobs and (trace.behavior_logprobs is not None or not trace.ids)
         action = ROLE_KINDS.index(SpanKind.ACTION)
         builder.trained(trace, turn.index, _roles(turn.role_spans, len(trace.ids), action))
     return Sample(
@@ -114,7 +120,7 @@ def _row(trajectory: Trajectory, turns: list[Turn], segment: int) -> Sample:
         segment=segment,
         ids=tuple(builder.ids),
         loss_mask=tuple(builder.mask),
-        behavior_logprobs=tuple(builder.logprobs) if has_logprobs else None,
+        behavior_logprobs=tuple(builder.logprobs) if builder.logprobs is not None else None,
         versions=tuple(builder.versions),
         turn_ids=tuple(builder.turn_ids),
         role_ids=tuple(builder.roles),

@@ -1,7 +1,6 @@
 """From records to tensors: `collate` builds the two tables of a step, once, on the CPU.
 
-In order: `Batch`, `collate`, then `MicroBatch` and `micro_batches`, which cut the rows into padded
-or packed pieces for a model. Every rank holds the whole batch; a rank's share is a list of rows.
+In order: `Batch`, `collate`. Every rank holds the whole batch; a rank's share is a list of rows.
 What the model adds later (proximal log-probabilities, values, beliefs) is attached by
 `with_logprobs`, `with_token_fields` and `with_turn_fields`, never written into a record.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +116,7 @@ def collate(
     scores: Sequence[Score],
     *,
     pad_id: int,
+    untrained: Collection[str] = frozenset(),
 ) -> Batch:
     """Return the two tables of the samples and the trajectories they come from.
 
@@ -129,10 +129,12 @@ def collate(
         trajectories: All trajectories of the step, failed ones too.
         scores: What the scorer said of them.
         pad_id: Token id on padding; masks come from lengths, never from this value.
+        untrained: Ids of trajectories that count in the statistics and have no rows.
 
     Raises:
-        RecordError: If a sample or a score names an unknown trajectory, an id comes twice, or a
-            sample's turn does not exist.
+        RecordError: If a sample or a score names an unknown trajectory, an id comes twice, a
+            sample's turn does not exist, or a scored row lacks the log-probabilities of its
+            sampled ids.
     """
     index = {trajectory.id: position for position, trajectory in enumerate(trajectories)}
     if len(index) != len(trajectories):
@@ -144,9 +146,14 @@ def collate(
     latest = {name: score for name, score in latest.items() if _has_numbers(score)}
     groups = {group: position for position, group in enumerate(_ordered(trajectories))}
     agents = tuple(dict.fromkeys(turn.agent_id for item in trajectories for turn in item.turns))
-    rows, ids, lengths = _rows(samples, trajectories, index, pad_id=pad_id)
     trained = torch.zeros(len(trajectories), dtype=torch.long)
-    trained = trained.index_add(0, rows.trajectory, rows.mask.sum(dim=1))
+    for sample in samples:
+        trained[index[sample.trajectory_id]] += sum(sample.loss_mask)
+    samples = [sample for sample in samples if sample.trajectory_id not in untrained]
+    for sample in samples:
+        if sample.trajectory_id in latest:
+            _check_logprobs(sample)
+    rows, ids, lengths = _rows(samples, trajectories, index, pad_id=pad_id)
     return Batch(
         trajectory_ids=tuple(index),
         group_ids=tuple(groups),
@@ -238,6 +245,18 @@ def _named_rewards(
     return rewards
 
 
+def _check_logprobs(sample: Sample) -> None:
+    """Raise where an objective would take ids that nobody said the probability of.
+
+    Rows without scores (demonstrations) need none: nothing of theirs is a ratio.
+    """
+    if sample.behavior_logprobs is None and any(sample.loss_mask):
+        raise RecordError(
+            f"row {sample.id!r} has sampled ids without log-probabilities (got None), which the "
+            "ratio is taken over: the policy must give 'behavior_logprobs' in every turn's tokens"
+        )
+
+
 def _check_turns(sample: Sample, trajectory: Trajectory) -> None:
     """Raise where a sample names a turn that its trajectory has not."""
     turns = len(trajectory.turns)
@@ -270,8 +289,9 @@ def _rows(
         turn_ids[row, :stop] = torch.tensor(sample.turn_ids, dtype=torch.long)
         if sample.role_ids:
             role_ids[row, :stop] = torch.tensor(sample.role_ids, dtype=torch.long)
-        if sample.behavior_logprobs is not None:
-            behavior[row, :stop] = torch.tensor(sample.behavior_logprobs, dtype=torch.float32)
+        # What is not known is no number: 0 would be the log of certainty.
+        known = sample.behavior_logprobs
+        behavior[row, :stop] = torch.tensor(known) if known is not None else torch.nan
     if bool((mask & (turn_ids < 0)).any()):
         raise RecordError("a trained token has no turn: 'turn_ids' must be >= 0 on the loss mask")
     rows = RowTable(
@@ -284,117 +304,3 @@ def _rows(
         fields={},
     )
     return rows, ids, lengths
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """Some rows as a model takes them: padded (one line a row) or packed (one line for all).
-
-    Example:
-        Rows of 3 and 2 tokens, packed: `ids [1, 5]`, `position_ids [[0, 1, 2, 0, 1]]`,
-        `segment_ids [[0, 0, 0, 1, 1]]`, `index [[0, 1, 2], [3, 4, 0]]`.
-    """
-
-    rows: Tensor
-    """[row] indices of the rows in the batch."""
-    ids: Tensor
-    """[line, position] token ids."""
-    position_ids: Tensor
-    """[line, position] position within the row, from 0."""
-    segment_ids: Tensor
-    """[line, position] which of `rows` the token belongs to; -1 on padding."""
-    index: Tensor
-    """[row, time] where the row's tokens are among the flattened lines; 0 on padding."""
-    valid: Tensor
-    """[row, time] True on real tokens."""
-
-    def to_rows(self, values: Tensor) -> Tensor:
-        """Return values of the lines `[line, position, …]` as `[row, time, …]`, 0 on padding."""
-        gathered = values.flatten(0, 1)[self.index]
-        keep = self.valid.reshape(*self.valid.shape, *(1,) * (gathered.dim() - 2))
-        return torch.where(keep, gathered, torch.zeros_like(gathered))
-
-    def to(self, device: torch.device | str) -> MicroBatch:
-        """Return the micro-batch on a device."""
-        moved = {
-            field.name: getattr(self, field.name).to(device) for field in dataclasses.fields(self)
-        }
-        return MicroBatch(**moved)
-
-
-def micro_batches(
-    batch: Batch,
-    row_indices: Sequence[int],
-    *,
-    packed: bool,
-    max_tokens: int | None = None,
-    max_rows: int | None = None,
-) -> tuple[MicroBatch, ...]:
-    """Return the rows cut into micro-batches; each row is in exactly one.
-
-    Args:
-        batch: The batch.
-        row_indices: The rows of this rank.
-        packed: One line for all rows of a micro-batch, without padding.
-        max_tokens: Tokens of a micro-batch at most, padding counted; one longer row stands alone.
-        max_rows: Rows of a micro-batch at most.
-    """
-    lengths = {row: int(batch.lengths[row]) for row in row_indices}
-    if max_tokens is None:
-        size = max_rows or max(1, len(lengths))
-        order = list(lengths)
-        bins = [order[start : start + size] for start in range(0, len(order), size)]
-    else:
-        bins = _fill(lengths, max_tokens=max_tokens, max_rows=max_rows, packed=packed)
-    build = _packed if packed else _padded
-    return tuple(build(batch, torch.tensor(rows, dtype=torch.long)) for rows in bins)
-
-
-def _fill(
-    lengths: Mapping[int, int], *, max_tokens: int, max_rows: int | None, packed: bool
-) -> list[list[int]]:
-    """Return bins by first fit, longest row first; equal lengths keep their order."""
-    bins: list[list[int]] = []
-    for row in sorted(lengths, key=lambda item: -lengths[item]):
-        for chosen in bins:
-            used = sum(lengths[item] for item in chosen) + lengths[row]
-            padded = lengths[chosen[0]] * (len(chosen) + 1)
-            fits = (used if packed else padded) <= max_tokens
-            if fits and (max_rows is None or len(chosen) < max_rows):
-                chosen.append(row)
-                break
-        else:
-            bins.append([row])
-    return bins
-
-
-def _padded(batch: Batch, rows: Tensor) -> MicroBatch:
-    lengths = batch.lengths[rows]
-    width = max(1, int(lengths.max()))
-    position = torch.arange(width).expand(len(rows), width)
-    valid = position < lengths[:, None]
-    index = torch.arange(len(rows))[:, None] * width + position
-    return MicroBatch(
-        rows=rows,
-        ids=batch.ids[rows, :width],
-        position_ids=torch.where(valid, position, 0),
-        segment_ids=torch.where(valid, torch.arange(len(rows))[:, None], -1),
-        index=torch.where(valid, index, 0),
-        valid=valid,
-    )
-
-
-def _packed(batch: Batch, rows: Tensor) -> MicroBatch:
-    lengths = batch.lengths[rows]
-    width = max(1, int(lengths.max()))
-    position = torch.arange(width).expand(len(rows), width)
-    valid = position < lengths[:, None]
-    starts = lengths.cumsum(0) - lengths
-    return MicroBatch(
-        rows=rows,
-        ids=batch.ids[rows, :width][valid][None],
-        position_ids=position[valid][None],
-        segment_ids=torch.arange(len(rows))[:, None].expand_as(valid)[valid][None],
-        index=torch.where(valid, starts[:, None] + position, 0),
-        valid=valid,
-    )

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from agentgym.policies.transformers.store import aligned
 from agentgym.records import Trajectory
-from agentgym.trainers.batch import Batch, MicroBatch
+from agentgym.trainers.batch import Batch
+from agentgym.trainers.layout import MicroBatch
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.parts.probes import ScoringRequest, belief_fields
 from agentgym.trainers.parts.registry import Slot

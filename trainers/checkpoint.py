@@ -34,6 +34,7 @@ from agentgym.files.bounded import DataError, read_text
 from agentgym.files.checksums import damage, sync_folder, write_checksums
 from agentgym.runs.folder import STATE_FILE
 from agentgym.trainers.learner import Learner
+from agentgym.trainers.optimizer import fill_state
 from agentgym.trainers.tensor_files import dcp, load_tensors, save_tensors
 from agentgym.trainers.world import World
 
@@ -260,6 +261,7 @@ def _trained(learner: Learner) -> nn.ModuleDict:
 
 
 def _tensors(learner: Learner) -> dict[str, Any]:
+    fill_state(learner.optimizer)
     model, optimizer = get_state_dict(_trained(learner), learner.optimizer)
     return {"model": model, "optimizer": optimizer, "rng": chance()}
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from agentgym.records import Trajectory
-from agentgym.trainers.batch import MicroBatch
 from agentgym.trainers.forward import body, computing_in
+from agentgym.trainers.layout import MicroBatch
 from agentgym.trainers.parts.probes import final_prompt_ids
 
 
@@ -52,38 +53,37 @@ class ValueModel(nn.Module):
         return torch.cat([torch.zeros_like(values[:, :1]), values[:, :-1]], dim=1)
 
 
-def final_prompt_batch(trajectories: Sequence[Trajectory]) -> tuple[list[int], MicroBatch | None]:
-    """Return the truncated trajectories and their final prompts as rows, for bootstrap values.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalPrompts:
+    """The final prompts of some trajectories as rows, for bootstrap values.
 
     Each row has one further id at its end, so that the value before it is the final prompt's.
     """
-    owners: list[int] = []
-    rows: list[tuple[int, ...]] = []
-    for position, trajectory in enumerate(trajectories):
-        ids = final_prompt_ids(trajectory) if trajectory.truncated else None
-        if ids:
-            owners.append(position)
-            rows.append((*ids, ids[-1]))
-    if not rows:
-        return [], None
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([row + (0,) * (width - len(row)) for row in rows])
-    lengths = torch.tensor([len(row) for row in rows])
-    position = torch.arange(width).expand(len(rows), width)
-    valid = position < lengths[:, None]
-    line = torch.arange(len(rows))[:, None]
-    micro = MicroBatch(
-        rows=torch.arange(len(rows)),
-        ids=ids,
-        position_ids=torch.where(valid, position, 0),
-        segment_ids=torch.where(valid, line, -1),
-        index=torch.where(valid, line * width + position, 0),
-        valid=valid,
+
+    owners: tuple[int, ...]
+    """[batch] position of the trajectory."""
+    ids: Tensor
+    """[batch, time] token ids, padded on the right."""
+    lengths: Tensor
+    """[batch] number of real tokens of each row."""
+
+    def last(self, values: Tensor) -> Tensor:
+        """Return [batch] the value at the last id of each row."""
+        return values.gather(1, self.lengths[:, None] - 1)[:, 0]
+
+
+def final_prompts(trajectories: Sequence[Trajectory]) -> FinalPrompts:
+    """Return the final prompts of the trajectories that were cut short."""
+    found = {
+        position: ids
+        for position, trajectory in enumerate(trajectories)
+        if trajectory.is_cut_short and (ids := final_prompt_ids(trajectory))
+    }
+    rows = [(*ids, ids[-1]) for ids in found.values()]
+    width = max([1, *map(len, rows)])
+    padded = [row + (0,) * (width - len(row)) for row in rows]
+    return FinalPrompts(
+        owners=tuple(found),
+        ids=torch.tensor(padded, dtype=torch.long).reshape(len(rows), width),
+        lengths=torch.tensor([len(row) for row in rows], dtype=torch.long),
     )
-    return owners, micro
-
-
-def last_values(values: Tensor, micro: MicroBatch) -> Tensor:
-    """Return [row] the value at the last id of each row."""
-    last = micro.valid.sum(dim=1) - 1
-    return values.gather(1, last[:, None].to(values.device))[:, 0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,8 @@ from agentgym.trainers.session import Session
 from agentgym.trainers.sources import TaskStream
 from agentgym.trainers.staleness import split_stale, token_lags
 
+logger = logging.getLogger(__name__)
+
 MAX_REFILLS = 8
 """Rounds in which groups without signal are replaced: past it the step goes on with what it has."""
 
@@ -34,9 +38,11 @@ class Episodes:
     """What a step collected."""
 
     groups: tuple[Group, ...]
-    """Groups that are trained on."""
+    """Groups that are trained on; members that are too old count in the statistics alone."""
+    drawn: tuple[Group, ...]
+    """Every group that was taken for the step, those that were replaced included."""
     scores: tuple[Score, ...]
-    """Scores of their trajectories."""
+    """Scores of all their trajectories: what success is shown over."""
     answers: Mapping[str, tuple[str, ...]]
     """Gold answers by task id, for probes."""
     version: int
@@ -54,8 +60,14 @@ class Episodes:
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
-        """Every record of the groups, failed ones too."""
-        return tuple(t for group in self.groups for t in group.trajectories)
+        """Every record of the step, failed ones too."""
+        return tuple(t for group in self.drawn for t in group.trajectories)
+
+    @property
+    def trained(self) -> tuple[Trajectory, ...]:
+        """The records of the groups that are trained on, less those that are too old."""
+        stale = {t.id for t in self.stale}
+        return tuple(t for group in self.groups for t in group.trajectories if t.id not in stale)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,12 +75,12 @@ class _Collected:
     """What the rounds of a step have brought so far."""
 
     kept: list[Group] = field(default_factory=list[Group])
+    drawn: list[Group] = field(default_factory=list[Group])
     scores: list[Score] = field(default_factory=list[Score])
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     stale: list[Trajectory] = field(default_factory=list[Trajectory])
     failures: list[Failure] = field(default_factory=list[Failure])
     stale_groups: int = 0
-    taken: int = 0
     tokens: int = 0
 
 
@@ -96,31 +108,43 @@ async def collect(session: Session, state: LoopState) -> tuple[Episodes, LoopSta
     Raises:
         InfrastructureError: If not one episode came to an end.
     """
-    if not session.world.is_main:
-        return session.world.broadcast(None)
+    found: tuple[Episodes, LoopState] | None = None
+    with session.world.together():
+        if session.world.is_main:
+            found = await _collect(session, state)
+    return session.world.broadcast(found)
+
+
+async def _collect(session: Session, state: LoopState) -> tuple[Episodes, LoopState]:
     session.enter("wait for episodes")
     began = time.monotonic()
     rollouts, wanted = session.rollouts, session.config.rollout.groups_per_step
     found = _Collected()
     for _ in range(MAX_REFILLS + 1):
-        rollouts.fill(state.next_step, replaced=found.taken - len(found.kept))
+        rollouts.fill(state.next_step, replaced=len(found.drawn) - len(found.kept))
         drawn = await rollouts.take(wanted - len(found.kept))
         _sort(session, state, drawn, found)
         if len(found.kept) == wanted:
             break
     if not found.scores:
         raise InfrastructureError(_all_failed(found.failures))
-    ids = {t.id for group in found.kept for t in group.trajectories}
+    if len(found.kept) < wanted:
+        logger.warning(
+            "step %d trains on %d of %d groups: %d were drawn, and the others were too old or gave "
+            "the preset's filters nothing to learn from",
+            *(state.next_step + 1, len(found.kept), wanted, len(found.drawn)),
+        )
     for score in found.scores:
         session.folder.append_score(score)
     rollouts.consume()
     session.rubric.cache.clear()
     episodes = Episodes(
         groups=tuple(found.kept),
-        scores=tuple(score for score in found.scores if score.trajectory_id in ids),
+        drawn=tuple(found.drawn),
+        scores=tuple(found.scores),
         answers=found.answers,
         version=state.policy_version,
-        discarded=found.taken - len(found.kept) - found.stale_groups,
+        discarded=len(found.drawn) - len(found.kept) - found.stale_groups,
         stale_groups=found.stale_groups,
         stale=tuple(found.stale),
         seconds=time.monotonic() - began,
@@ -128,12 +152,12 @@ async def collect(session: Session, state: LoopState) -> tuple[Episodes, LoopSta
     )
     sampled = state.sampled_tokens + found.tokens
     state = dataclasses.replace(state, next_draw=rollouts.next_draw, sampled_tokens=sampled)
-    return session.world.broadcast((episodes, state))
+    return episodes, state
 
 
 def _sort(session: Session, state: LoopState, drawn: Sequence[Drawn], found: _Collected) -> None:
     """Add what of some groups is trained on to `found`."""
-    found.taken += len(drawn)
+    found.drawn += [one.group for one in drawn]
     found.answers.update({one.task.id: one.task.answers for one in drawn})
     found.tokens += sum(sampled_tokens(t) for one in drawn for t in one.group.trajectories)
     found.failures += [t.failure for one in drawn for t in one.group.trajectories if t.failure]
@@ -150,7 +174,7 @@ def _sort(session: Session, state: LoopState, drawn: Sequence[Drawn], found: _Co
         if stale and not any(has_ended(t) for t in kept):
             found.stale_groups += 1
         else:
-            fresh.append(dataclasses.replace(one.group, trajectories=kept))
+            fresh.append(one.group)
     found.kept += without_refilled(session, fresh, scores)
 
 
@@ -185,6 +209,7 @@ def batch_of(session: Session, groups: Sequence[Group], scores: Sequence[Score])
         scores,
         pad_id=session.renderer.pad_id,
         version=session.learner.updates,
+        max_staleness=session.config.rollout.max_staleness,
     )
 
 
@@ -195,21 +220,45 @@ def make_batch(
     *,
     pad_id: int,
     version: int,
+    max_staleness: int,
 ) -> Batch:
-    """Return the batch of some groups, trained on by weights of a version."""
+    """Return the batch of some groups, trained on by weights of a version.
+
+    An episode that is too old for them stays in its group's statistics, as age goes with length and
+    length with failure; none of its tokens is trained.
+    """
     trajectories = [t for group in groups for t in group.trajectories]
     ids = {t.id for t in trajectories}
     samples = objective.call_part(
         Slot.ROWS, preset.rows, [sample for t in trajectories for sample in to_samples(t)]
     )
     own = [score for score in scores if score.trajectory_id in ids]
-    batch = collate(samples, trajectories, own, pad_id=pad_id)
+    _, stale = split_stale(trajectories, version=version, max_staleness=max_staleness)
+    old = frozenset(t.id for t in stale)
+    batch = collate(samples, trajectories, own, pad_id=pad_id, untrained=old)
     # Off the mask, where a token has no version, the lag means nothing.
     return batch.with_token_fields(lag=(version - batch.rows.versions).float())
 
 
+def minibatches(groups: Sequence[Group], pieces: int) -> list[Sequence[Group]]:
+    """Return the groups of each update of a pass: `pieces` of them, as even as can be.
+
+    Fewer where there are fewer groups.
+
+    Example:
+        4 groups in 3 pieces: 1, 1 and 2.
+    """
+    count = min(pieces, len(groups))
+    ends = [len(groups) * place // count for place in range(count + 1)] if count else [0]
+    return [groups[start:stop] for start, stop in itertools.pairwise(ends)]
+
+
 def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
     """Return what a step's episodes were like: scores, lengths, ends, mistakes, failures, ages.
+
+    They are taken over every episode of the step, also of groups that were replaced: over those
+    that are trained on alone, a preset that replaces solved groups would look as if it never
+    solved one.
 
     Args:
         episodes: What the step collected.
@@ -250,7 +299,7 @@ def _turn_seconds(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def _ages(episodes: Episodes) -> dict[str, float]:
-    lags = token_lags(episodes.trajectories, version=episodes.version)
+    lags = token_lags(episodes.trained, version=episodes.version)
     tokens = sum(count for _, count in lags)
     cancelled = sum(t.stop_reason is StopReason.CANCELLED for t in episodes.trajectories)
     return {
@@ -297,6 +346,7 @@ __all__ = [
     "group_id",
     "group_spec",
     "make_batch",
+    "minibatches",
     "sampled_tokens",
     "wanted_groups",
 ]

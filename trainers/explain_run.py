@@ -23,13 +23,14 @@ from agentgym.runs.policies import start_of
 from agentgym.trainers import checkpoint
 from agentgym.trainers.batch import Batch
 from agentgym.trainers.beliefs import with_beliefs
-from agentgym.trainers.episodes import group_id, make_batch, wanted_groups
+from agentgym.trainers.episodes import group_id, make_batch, minibatches, wanted_groups
 from agentgym.trainers.explain import explain
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import resolve_policy
 from agentgym.trainers.open_learner import open_learner
 from agentgym.trainers.parts.registry import Need
-from agentgym.trainers.preset import Preset, load_preset
+from agentgym.trainers.preset import Preset
+from agentgym.trainers.run_preset import measures_gap, preset_of
 from agentgym.trainers.setup import check_inputs
 from agentgym.trainers.staleness import split_stale
 from agentgym.trainers.world import join_world
@@ -69,13 +70,15 @@ def explain_run(
     """
     config = read_config(run)
     own = dict(config.preset_overrides) if name == config.preset else {}
-    preset = load_preset(name, {**own, **overrides})
+    preset = preset_of(config, name, {**own, **overrides})
     found = _step(run, config, step)
     groups, scores = _trained(run, found)
     chosen = _chosen(groups, scores, group)
-    members = _minibatch(groups, chosen, config.optim.minibatches)
+    pieces = minibatches(groups, config.optim.minibatches)
+    # Those that share an update with it: statistics may span them.
+    members = next(piece for piece in pieces if any(group.id == chosen for group in piece))
     renderer = load_renderer(_start(run, config), history=config.rollout.history)
-    batch = make_batch(preset, members, scores, pad_id=renderer.pad_id, version=found.version)
+    batch = _batch(found, preset, members, scores, pad_id=renderer.pad_id)
     batch = _asked(run, found, preset, batch, members, renderer=renderer)
     return explain(preset, batch, chosen)
 
@@ -102,7 +105,7 @@ def _taken(row: Mapping[str, Any], config: RunConfig) -> int:
 
 
 def _trained(run: Path, step: _Step) -> tuple[list[Group], list[Score]]:
-    """Return the groups that the step was trained on, without what was too old, and the scores."""
+    """Return the groups that the step was trained on, and the scores."""
     wanted = {group_id(draw): list[Trajectory]() for draw in step.draws}
     for trajectory in read_trajectories(run):
         if trajectory.group_id in wanted:
@@ -110,13 +113,14 @@ def _trained(run: Path, step: _Step) -> tuple[list[Group], list[Score]]:
     scores = [s for s in read_scores(run) if s.trajectory_id.partition("-")[0] in wanted]
     groups: list[Group] = []
     for name, records in wanted.items():
+        records.sort(key=place_of)
         kept, stale = split_stale(
-            sorted(records, key=place_of),
+            records,
             version=step.version,
             max_staleness=step.config.rollout.max_staleness,
         )
         if kept and not (stale and not any(map(has_ended, kept))):
-            groups.append(_group(name, kept))
+            groups.append(_group(name, records))
     return _without_replaced(step, groups, scores), scores
 
 
@@ -130,11 +134,16 @@ def _group(name: str, records: Sequence[Trajectory]) -> Group:
 
 
 def _without_replaced(step: _Step, groups: list[Group], scores: Sequence[Score]) -> list[Group]:
-    preset = load_preset(step.config.preset, dict(step.config.preset_overrides))
-    return wanted_groups(
-        preset,
-        groups,
-        lambda: make_batch(preset, groups, scores, pad_id=0, version=step.version),
+    preset = preset_of(step.config)
+    return wanted_groups(preset, groups, lambda: _batch(step, preset, groups, scores, pad_id=0))
+
+
+def _batch(
+    step: _Step, preset: Preset, groups: Sequence[Group], scores: Sequence[Score], *, pad_id: int
+) -> Batch:
+    bound = step.config.rollout.max_staleness
+    return make_batch(
+        preset, groups, scores, pad_id=pad_id, version=step.version, max_staleness=bound
     )
 
 
@@ -156,13 +165,6 @@ def _chosen(groups: Sequence[Group], scores: Sequence[Score], wanted: str | None
     return next((name for name in ids if len(outcomes[name]) > 1), ids[0])
 
 
-def _minibatch(groups: Sequence[Group], chosen: str, pieces: int) -> Sequence[Group]:
-    """Return the groups that share an update with the chosen one: statistics may span them."""
-    size = max(-(-len(groups) // pieces), 1)
-    at = [group.id for group in groups].index(chosen) // size * size
-    return groups[at : at + size]
-
-
 def _asked(
     run: Path,
     step: _Step,
@@ -173,8 +175,7 @@ def _asked(
     renderer: Renderer,
 ) -> Batch:
     """Return the batch with what the preset asks of the model as it was before the step."""
-    optim = step.config.optim
-    is_single = optim.epochs * optim.minibatches == 1 and step.config.rollout.max_staleness == 0
+    is_single = step.config.optim.updates_per_step == 1 and not measures_gap(step.config)
     wants_anchor = not (is_single and preset.can_skip_proximal)
     if not wants_anchor and not preset.needs & {Need.VALUES, Need.BELIEF}:
         return batch

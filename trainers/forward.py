@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agentgym.errors import ConfigError
 from agentgym.policies.transformers.architecture import added_mask, layer_masks, scaled_logits
-from agentgym.trainers.batch import MicroBatch
+from agentgym.trainers.layout import MicroBatch
 from agentgym.trainers.models.recompute import recomputing
 
 _HEAD_TOLERANCE = 0.02

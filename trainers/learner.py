@@ -7,8 +7,8 @@ preset's; nothing here knows an algorithm by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,12 +24,13 @@ from agentgym.config import OptimConfig
 from agentgym.errors import AgentGymError
 from agentgym.records import Trajectory
 from agentgym.trainers import objective
-from agentgym.trainers.batch import Batch, MicroBatch, micro_batches
-from agentgym.trainers.critic import ValueModel, final_prompt_batch, last_values
+from agentgym.trainers.batch import Batch
+from agentgym.trainers.critic import ValueModel, final_prompts
 from agentgym.trainers.forward import TokenScorer, transformer_blocks
+from agentgym.trainers.layout import MicroBatch, TokenRows, UpdateOptions, rank_micro_batches
 from agentgym.trainers.named_rewards import NameWatch
 from agentgym.trainers.objective import Prepared
-from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
+from agentgym.trainers.optimizer import learning_rate_factor, make_optimizer, set_learning_rates
 from agentgym.trainers.parts.hooks import ClipSums
 from agentgym.trainers.parts.registry import Need
 from agentgym.trainers.preset import Preset
@@ -40,18 +41,6 @@ class DivergedError(AgentGymError, ArithmeticError):
     """A loss or a gradient is not finite; the weights are still those of the step before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateOptions:
-    """How a batch is cut for the model; changes memory and speed, never the result."""
-
-    micro_batch_tokens: int | None = None
-    """Tokens of one forward and backward pass; None for no bound."""
-    micro_batch_rows: int | None = None
-    """Rows of one forward and backward pass; None for no bound."""
-    packed: bool = False
-    """Rows end to end in one line instead of padded."""
-
-
 class Learner:
     """Owns the trained model and its optimiser.
 
@@ -59,7 +48,7 @@ class Learner:
         model: A transformers causal language model; sharded here if `world` has several ranks.
         preset: The objective.
         optim: Optimiser settings.
-        total_updates: Updates of the whole run, for the learning-rate schedule.
+        total_updates: Planned updates of the whole run, for the learning-rate schedule.
         temperature: Sampling temperature of the episodes that are trained on.
         world: This process's place.
         options: How batches are cut.
@@ -124,7 +113,7 @@ class Learner:
     def _logprobs(self, scorer: TokenScorer, batch: Batch, micro: MicroBatch) -> Tensor:
         return scorer(micro, self._mask(batch, micro), self._temperature, False)[0]
 
-    def _over_rows(self, batch: Batch, function: Callable[[MicroBatch], Tensor]) -> Tensor:
+    def _over_rows(self, batch: TokenRows, function: Callable[[MicroBatch], Tensor]) -> Tensor:
         """Return [batch, time] numbers of every row, computed without gradient by all ranks.
 
         Each rank computes its share of the rows; the sum over ranks is the whole, since a row that
@@ -155,23 +144,31 @@ class Learner:
             batch = batch.with_logprobs(reference=scored)
         if self.critic is None:
             return batch
-        critic = self.critic
-        values = self._over_rows(batch, critic)
-        bootstrap = torch.zeros(len(trajectories), 1, dtype=values.dtype)
-        owners, micro = final_prompt_batch(trajectories)
-        if micro is not None:
-            with torch.no_grad():
-                found = last_values(critic(micro.to(self.world.device)), micro).cpu()
-            bootstrap[owners, 0] = found.to(bootstrap.dtype)
-        return batch.with_token_fields(values=values).with_turn_fields(bootstrap_values=bootstrap)
+        batch = batch.with_token_fields(values=self._over_rows(batch, self.critic))
+        settings = self.preset.critic
+        if settings is None or settings.at_truncation == "outcome":
+            return batch
+        prompts = final_prompts(trajectories)
+        bootstrap = torch.full((len(trajectories), 1), torch.nan, dtype=torch.float64)
+        found = prompts.last(self._over_rows(prompts, self.critic))
+        bootstrap[list(prompts.owners), 0] = found.to(bootstrap.dtype)
+        return batch.with_turn_fields(bootstrap_values=bootstrap)
 
-    def update(self, batch: Batch, *, is_single: bool) -> dict[str, float]:
+    def update(
+        self, batch: Batch, *, is_single: bool, planned: int | None = None
+    ) -> dict[str, float]:
         """Take one optimiser step on a batch and return its metrics.
+
+        A batch that leaves nothing to learn from (after filters, corrections and scores no token is
+        trained, or every advantage is 0 and no regularizer acts) changes nothing and does not
+        count: no step, no momentum, no weight decay. All ranks decide alike.
 
         Args:
             batch: The whole batch of the step; every rank holds it.
             is_single: True if it is the only update on these episodes, so that the policy may
                 stand for its own anchor where the preset allows.
+            planned: Planned updates before this one, by which the learning rate goes; None takes
+                those that were taken.
 
         Raises:
             DivergedError: If the loss or the gradient is not finite; nothing was changed.
@@ -182,21 +179,46 @@ class Learner:
         prepared = objective.prepare(self.preset, batch.to(self.world.device))
         if self.world.is_main:
             self._names.see(batch.table.rewards)
+        moves = not self._is_warming and self._agree(prepared.moves_policy)
+        if not moves and not self._agree(prepared.moves_critic):
+            return dict(prepared.metrics)
         self.optimizer.zero_grad(set_to_none=True)
-        metrics = self._accumulate(batch, prepared, weight=self._policy_weight(batch, prepared))
+        metrics = self._accumulate(batch, prepared, moves=moves)
         norms = self._clip()
-        factor = learning_rate_factor(
-            self.updates,
-            warmup=self.optim.warmup_steps,
-            total=self._total_updates,
-            schedule=self.optim.schedule,
-        )
-        rate = self.optim.learning_rate * factor
-        set_learning_rate(self.optimizer, rate, policy_stands_still=self._is_warming)
+        if not moves:
+            # Zeros would still count in Adam's moments, and the weights would decay.
+            self.model.zero_grad(set_to_none=True)
+        rates = self._rates(self.updates if planned is None else planned)
+        set_learning_rates(self.optimizer, **rates)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.updates += 1
-        return {**prepared.metrics, **metrics, **norms, "learning_rate": rate}
+        return {
+            **prepared.metrics,
+            **metrics,
+            **norms,
+            "learning_rate": rates["policy"] if moves else 0.0,
+        }
+
+    def _agree(self, has_work: bool) -> bool:
+        """Return whether any rank has work: a sum on a GPU may differ from rank to rank."""
+        return bool(self.world.max(int(has_work)))
+
+    def _rates(self, planned: int) -> dict[str, float]:
+        """Return the learning rates after so many planned updates; the policy's begin after the
+        critic's warm-up, in which it stands still.
+        """
+        late = self.preset.critic.warmup_updates if self.preset.critic is not None else 0
+        return {
+            name: self.optim.learning_rate
+            * learning_rate_factor(
+                max(planned - start, 0),
+                warmup=self.optim.warmup_steps,
+                total=max(self._total_updates - start, 1),
+                schedule=self.optim.schedule,
+            )
+            for name, start in (("policy", late), ("critic", 0))
+        }
 
     def with_anchor(self, batch: Batch) -> Batch:
         """Return the batch with the proximal log-probabilities, where the preset needs them.
@@ -213,10 +235,8 @@ class Learner:
         critic = self.preset.critic
         return critic is not None and self.updates < critic.warmup_updates
 
-    def _policy_weight(self, batch: Batch, prepared: Prepared) -> float:
-        """Return the factor of the policy's loss: 0 while a critic warms up, and what hooks say."""
-        if self._is_warming:
-            return 0.0
+    def _surrogate_weight(self, batch: Batch, prepared: Prepared) -> float:
+        """Return the factor of the surrogate's gradient, which the hooks give."""
         # A policy that is its own anchor has ratio 1 everywhere: nothing can be clipped.
         if not self.preset.hooks or prepared.anchor_logprobs is None:
             return 1.0
@@ -244,8 +264,18 @@ class Learner:
         total = ClipSums(**dict(zip(names, totals, strict=True)))
         return objective.hook_scale(self.preset, total, norm)
 
-    def _accumulate(self, batch: Batch, prepared: Prepared, *, weight: float) -> dict[str, float]:
-        """Add every micro-batch's gradient; their losses sum to the step's loss."""
+    def _accumulate(self, batch: Batch, prepared: Prepared, *, moves: bool) -> dict[str, float]:
+        """Add every micro-batch's gradient; their losses sum to the step's loss.
+
+        Args:
+            batch: The whole batch.
+            prepared: What was computed from it.
+            moves: Whether the policy is trained; else the critic alone.
+
+        Raises:
+            DivergedError: If the loss is not finite, in all ranks at once.
+        """
+        weight = self._surrogate_weight(batch, prepared) if moves else 0.0
         with_entropy = Need.ENTROPY in self.preset.needs
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         sums: dict[str, float] = {}
@@ -266,14 +296,19 @@ class Learner:
                 logprobs,
                 entropy=entropy,
                 values=values,
-                policy_weight=weight,
+                surrogate_weight=weight,
+                trains_policy=moves,
             )
-            if not torch.isfinite(part.loss):
-                raise DivergedError(f"the loss is {part.loss.item()!r}; the step was not taken")
             part.loss.backward()
             total += part.loss.detach().double()
             _add_metrics(sums, part.metrics)
-        return {"loss": float(self.world.sum(total)), "policy_weight": weight, **sums}
+        # Looked at when every rank has gone through all its rows: one that left the loop early
+        # would leave the others waiting in a collective call.
+        loss = float(self.world.sum(total))
+        if not math.isfinite(loss):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise DivergedError(f"the loss is {loss!r}; the step was not taken")
+        return {"loss": loss, "policy_weight": weight, **sums}
 
     def _clip(self) -> dict[str, float]:
         """Clip the gradients, the critic's by a norm of its own, and return both norms.
@@ -298,30 +333,8 @@ class Learner:
         width = micro.valid.shape[1]
         return batch.rows.mask[micro.rows.cpu(), :width].to(micro.ids.device)
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[MicroBatch, bool]]:
+    def _micro_batches(self, batch: TokenRows) -> Iterator[tuple[MicroBatch, bool]]:
         return rank_micro_batches(batch, range(batch.ids.shape[0]), self.world, self.options)
-
-
-def rank_micro_batches(
-    batch: Batch, rows: Sequence[int], world: World, options: UpdateOptions
-) -> Iterator[tuple[MicroBatch, bool]]:
-    """Yield this rank's micro-batches of some rows, then fillers up to the longest rank's number.
-
-    A filler must go through the model, since ranks take part in the same number of collective
-    calls, and must add nothing; it is the second of each pair that says so.
-    """
-    own_rows = list(rows)[world.rank :: world.size]
-    pieces = micro_batches(
-        batch,
-        own_rows or list(rows)[:1],
-        packed=options.packed,
-        max_tokens=options.micro_batch_tokens,
-        max_rows=options.micro_batch_rows,
-    )
-    own = len(pieces) if own_rows else 0
-    for index in range(world.max(own)):
-        piece = pieces[index] if index < own else pieces[0]
-        yield piece.to(world.device), index >= own
 
 
 def _clip_norm(module: nn.Module, bound: float | None) -> Tensor:

@@ -68,5 +68,6 @@ async def _learn_from(session: Session, state: LoopState, episodes: Episodes) ->
     batches = await collate_step(session, episodes)  # Sample, Batch
     metrics = await learn(session, batches)  # Advantages, Loss, Update
     state = record_step(session, state, episodes, metrics)
-    await publish(session, state)  # new weights, Policy
+    if state.policy_version > episodes.version:
+        await publish(session, state)  # new weights, Policy
     return state

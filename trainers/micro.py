@@ -76,7 +76,8 @@ def micro_loss(
     *,
     entropy: Tensor | None = None,
     values: Tensor | None = None,
-    policy_weight: float = 1.0,
+    surrogate_weight: float = 1.0,
+    trains_policy: bool = True,
 ) -> MicroLoss:
     """Return the share of some rows in the step's loss.
 
@@ -88,20 +89,22 @@ def micro_loss(
             trained, with gradient; may be narrower than the batch where the rest is padding.
         entropy: [row, time] entropy of the policy, where the preset needs it.
         values: [row, time] values of the value head, where the preset has a critic.
-        policy_weight: Factor of everything but the value loss: 0 while the critic warms up, or
-            what `hook_scale` returned where it is known before the backward.
+        surrogate_weight: Factor of the surrogate's loss alone, from `hook_scale`.
+        trains_policy: False where the value loss is all, as while the critic warms up.
     """
     cut = _Cut(rows=rows, like=policy_logprobs)
     gated = _gated(preset, prepared, cut, policy_logprobs)
     token_loss = _gate_loss(preset, gated)
-    loss = (gated.coefficients * token_loss).sum()
+    loss = surrogate_weight * (gated.coefficients * token_loss).sum()
     known = {name: cut(tensor) for name, tensor in prepared.logprobs.items()}
     for config, coefficients in zip(
         preset.regularizers, prepared.regularizer_coefficients, strict=True
     ):
         extra = call_part(Slot.REGULARIZER, config, gated.policy, known, entropy, gated.mask)
         loss = loss + (cut(coefficients) * extra).sum()
-    loss = policy_weight * loss
+    if not trains_policy:
+        # Connected, so that every rank's backward is the same; and 0 also where the loss is not.
+        loss = torch.where(torch.zeros_like(gated.mask), policy_logprobs, 0.0).sum()
     if prepared.value_targets is not None:
         loss = loss + _value_loss(preset, prepared.value_targets, cut, gated.mask, values)
     return MicroLoss(
@@ -135,11 +138,11 @@ def _value_loss(
     assert preset.critic is not None  # there are no targets without one
     if values is None:
         raise LookupError(f"critic {preset.critic.part!r} needs 'values' in micro_loss (got None)")
-    safe = torch.where(mask, values, torch.zeros_like(values))
+    nothing = torch.zeros_like(values)
     loss = clipped_value_loss(
-        safe,
-        cut(targets.old_values) * mask,
-        cut(targets.returns) * mask,
+        torch.where(mask, values, nothing),
+        torch.where(mask, cut(targets.old_values), nothing),
+        torch.where(mask, cut(targets.returns), nothing),
         width=preset.critic.value_width,
     )
     return (cut(targets.coefficients) * loss).sum()
@@ -153,7 +156,10 @@ def _clipped(preset: Preset, gated: _Gated) -> Tensor:
     parameters = preset.gate.parameters
     widths = {name: gated.widths.get(name, parameters[name]) for name in ("clip_low", "clip_high")}
     ratio = gated.log_ratio.detach().exp()
-    return gated.mask & clipped_tokens(ratio, gated.advantages, **widths)
+    clipped = clipped_tokens(ratio, gated.advantages, **widths)
+    if "cap" in found.parameters:  # what bounds the ratio of a negative advantage from above
+        clipped = clipped | ((gated.advantages < 0) & (ratio > parameters["cap"]))
+    return gated.mask & clipped
 
 
 def _clip_sums(preset: Preset, gated: _Gated) -> ClipSums:

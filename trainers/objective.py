@@ -22,9 +22,10 @@ from agentgym.trainers.micro import (
     micro_loss,
     needs_hook_norm,
 )
+from agentgym.trainers.parts import registry
 from agentgym.trainers.parts.correction import Correction
 from agentgym.trainers.parts.critic import CriticResult
-from agentgym.trainers.parts.registry import Slot
+from agentgym.trainers.parts.registry import Need, Slot
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
 from agentgym.trainers.prepared import MicroLoss, Prepared, ValueTargets
 from agentgym.trainers.preset import CriticConfig, Preset
@@ -36,6 +37,7 @@ from agentgym.trainers.stages import (
     clip_widths,
     combine_terms,
     correct,
+    ends_of,
     finish_term,
     merge_rewards,
     restrict,
@@ -86,7 +88,7 @@ def prepare(preset: Preset, batch: Batch) -> Prepared:
         mask=filtered.mask,
         turn_ids=torch.where(filtered.mask, rows.turn_ids, -1),
         advantages=torch.where(filtered.mask, advantages, torch.zeros_like(advantages)),
-        coefficients=coefficients * correction.weight * correction.keep,
+        coefficients=torch.where(correction.keep, coefficients * correction.weight, 0),
         anchor_logprobs=anchor,
         widths=clip_widths(preset, rows, terms),
         logprobs=rows.logprobs,
@@ -98,7 +100,10 @@ def prepare(preset: Preset, batch: Batch) -> Prepared:
         rewards=rewards,
         terms=terms,
         refill=filtered.refill,
-        metrics=_metrics(batch, filtered, advantages, anchor, correction),
+        metrics={
+            **_metrics(batch, filtered, advantages, anchor, correction),
+            **_belief_metrics(preset, rewards, table),
+        },
     )
 
 
@@ -118,16 +123,10 @@ def _advantages(
             f"the batch has no 'values', which critic {config.part!r} needs; attach them by "
             "with_token_fields"
         )
-    if bool(table.truncated.any()) and "bootstrap_values" not in table.fields:
-        raise LookupError(
-            "the batch has truncated trajectories and no 'bootstrap_values': attach the values of "
-            "their final prompts by with_turn_fields"
-        )
-    empty = torch.zeros_like(table.outcome)[:, None]
-    bootstrap = table.fields.get("bootstrap_values", empty)[:, 0]
-    merged = merge_rewards(config.reward, rewards)
+    ends = ends_of(preset, config, rewards, table)
+    merged = merge_rewards(config.reward, ends.rewards)
     return None, call_part(
-        Slot.CRITIC, config, merged, rows.fields["values"], bootstrap, rows, table
+        Slot.CRITIC, config, merged, rows.fields["values"], ends.after_end, rows, table
     )
 
 
@@ -179,7 +178,7 @@ def _value_targets(
     return ValueTargets(
         old_values=rows.fields["values"].detach(),
         returns=critic.returns,
-        coefficients=mask * per_token,
+        coefficients=torch.where(mask, per_token, 0),
     )
 
 
@@ -216,6 +215,24 @@ def _metrics(
             "corrected_away_tokens": float((mask & ~correction.keep).sum()),
         }
     return metrics
+
+
+def _belief_metrics(
+    preset: Preset, rewards: Mapping[str, TurnValues], table: TurnTable
+) -> dict[str, float]:
+    """Return how many scored trajectories have no value of a reward that is made of beliefs.
+
+    They are trained on the outcome alone: a task without a gold answer, or a single turn.
+    """
+    made = [
+        rewards[config.name or config.part]
+        for config in preset.rewards
+        if Need.BELIEF in registry.find(Slot.REWARD, config.part).needs
+    ]
+    if not made:
+        return {}
+    without = [table.scored & ~one.valid.any(dim=1) for one in made]
+    return {"trajectories_without_belief_reward": float(torch.stack(without).any(dim=0).sum())}
 
 
 _SAMPLED = 2**16

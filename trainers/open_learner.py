@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentgym.config import MICRO_BATCH_TOKENS, Device, RunConfig
-from agentgym.trainers.learner import Learner, UpdateOptions
+from agentgym.trainers.layout import UpdateOptions
+from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_learner
 from agentgym.trainers.preset import Preset
 from agentgym.trainers.world import World
@@ -33,7 +34,7 @@ def open_learner(config: RunConfig, preset: Preset, folder: Path, world: World) 
         model,
         preset=preset,
         optim=config.optim,
-        total_updates=config.steps * config.optim.epochs * config.optim.minibatches,
+        total_updates=config.steps * config.optim.updates_per_step,
         temperature=config.rollout.temperature,
         world=world,
         options=UpdateOptions(micro_batch_tokens=bound),

@@ -65,16 +65,27 @@ def make_optimizer(
     )
 
 
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, rate: float, *, policy_stands_still: bool = False
+def set_learning_rates(
+    optimizer: torch.optim.Optimizer, *, policy: float, critic: float = 0.0
 ) -> None:
-    """Let the next update run at `rate`.
+    """Let the next update of an optimizer from `make_optimizer` run at these learning rates."""
+    for group, rate in zip(optimizer.param_groups, (policy, critic), strict=False):
+        group["lr"] = rate
 
-    Args:
-        optimizer: From `make_optimizer`.
-        rate: Learning rate of its groups.
-        policy_stands_still: Run the policy's group at 0: a gradient of 0 alone would leave the
-            weight decay.
+
+def fill_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter the state of one that was never updated, as far as it has none.
+
+    A policy that stood still while its critic warmed up has none, and a checkpoint holds all.
     """
-    for place, group in enumerate(optimizer.param_groups):
-        group["lr"] = 0.0 if policy_stands_still and place == 0 else rate
+    if not optimizer.state:
+        return  # nothing was updated: torch fills it when it is asked for
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in optimizer.state:
+                place = parameter.device if group["fused"] else torch.device("cpu")
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=place),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }

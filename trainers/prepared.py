@@ -57,6 +57,18 @@ class Prepared:
     metrics: Mapping[str, float]
     """Numbers for people; nothing reads them to decide anything."""
 
+    @property
+    def moves_policy(self) -> bool:
+        """True if a token has a gradient: through its advantage, or through a regularizer."""
+        acts = (self.advantages != 0) & (self.coefficients != 0)
+        others = [(one != 0) & self.mask for one in self.regularizer_coefficients]
+        return any(bool(one.any()) for one in (acts, *others))
+
+    @property
+    def moves_critic(self) -> bool:
+        """True if a token has a target of the value head."""
+        return self.value_targets is not None and bool(self.value_targets.coefficients.any())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroLoss:

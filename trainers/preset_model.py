@@ -66,6 +66,9 @@ class CriticConfig(PartConfig):
     """Weight of the value loss, a mean over the trained tokens of the batch."""
     warmup_updates: Annotated[int, pydantic.Field(ge=0)]
     """First updates that train the value head alone."""
+    at_truncation: Literal["outcome", "bootstrap"]
+    """What an episode counts that a limit from outside the task (time, the model's window) cut
+    short: its outcome, or in its place the value of its final prompt. Never both."""
 
 
 class TermConfig(pydantic.BaseModel):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+from torch import Tensor
 
 from agentgym.config import RunConfig
 from agentgym.policies.transformers import TransformersPolicy
@@ -12,7 +15,7 @@ from agentgym.renderer.base import Renderer
 from agentgym.trainers.checkpoint import LoopState
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_model
-from agentgym.trainers.served import Place, is_sampled_by_vllm, open_served
+from agentgym.trainers.served import Place, open_served
 from agentgym.trainers.world import full_state
 
 
@@ -23,7 +26,7 @@ def samples_from_copy(config: RunConfig, learner: Learner) -> bool:
     change while it samples.
     """
     is_wider = learner.scorer.compute is not None and not config.model.lora_rank
-    if is_sampled_by_vllm(config):  # engines have their own, and narrow what they are sent
+    if config.is_sampled_by_vllm:  # engines have their own, and narrow what they are sent
         return learner.world.size > 1
     # Sampling goes on while the learner writes to its weights.
     return learner.world.size > 1 or is_wider or config.rollout.max_staleness > 0
@@ -38,17 +41,28 @@ async def open_policy(
         InfrastructureError: If a server cannot be reached.
         PolicyError: If an engine does not fit, with the reason.
     """
-    if is_sampled_by_vllm(config) and learner.world.is_main:
-        return await open_served(config, learner, renderer, place, state.policy_version)
-    return _policy(config, learner, renderer, place.base, state)
+    has_copy = samples_from_copy(config, learner)
+    weights = full_state(learner.model, learner.world) if has_copy else None
+    with learner.world.together():
+        if config.is_sampled_by_vllm and learner.world.is_main:
+            version = state.policy_version
+            return await open_served(
+                config, learner, renderer, place, version=version, weights=weights
+            )
+        return _policy(config, learner, renderer, place.base, state=state, weights=weights)
 
 
 def _policy(
-    config: RunConfig, learner: Learner, renderer: Renderer, base: Path, state: LoopState
+    config: RunConfig,
+    learner: Learner,
+    renderer: Renderer,
+    base: Path,
+    *,
+    state: LoopState,
+    weights: Mapping[str, Tensor] | None,
 ) -> TransformersPolicy:
     model = learner.model
-    if samples_from_copy(config, learner):
-        weights = full_state(learner.model, learner.world)
+    if weights is not None:
         model = load_model(
             base, config.model, dtype=config.optim.dtype, device=learner.world.device
         )

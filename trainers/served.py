@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from agentgym.config import RunConfig
-from agentgym.config.schema import SamplingEngine, WeightSync
+from agentgym.config.schema import WeightSync
 from agentgym.errors import ConfigError
 from agentgym.policies.transformers.weights import load_tensors
 from agentgym.policies.vllm import EnginePolicy, Server, VllmOptions, connect, parse_address
@@ -29,7 +30,6 @@ from agentgym.trainers.transfers import (
     Transfer,
 )
 from agentgym.trainers.weight_sync import SyncedPolicy, tolerance_of
-from agentgym.trainers.world import full_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,6 @@ SCRATCH = "sync"
 def is_served(policy: str) -> bool:
     """Return whether a policy's name means vLLM servers."""
     return policy.startswith("vllm:")
-
-
-def is_sampled_by_vllm(config: RunConfig) -> bool:
-    """Return whether vLLM samples: on servers, or in this process."""
-    return is_served(config.policy) or config.rollout.engine is SamplingEngine.VLLM
 
 
 async def served_base(policy: str) -> Path:
@@ -82,7 +77,13 @@ async def served_folder(policy: str) -> Path:
 
 
 async def open_served(
-    config: RunConfig, learner: Learner, renderer: Renderer, place: Place, version: int
+    config: RunConfig,
+    learner: Learner,
+    renderer: Renderer,
+    place: Place,
+    *,
+    version: int,
+    weights: Mapping[str, Tensor] | None,
 ) -> SyncedPolicy:
     """Return a policy on vLLM that has the learner's weights, proved.
 
@@ -92,6 +93,7 @@ async def open_served(
         renderer: The model's tokenizer and chat template.
         place: Folders of the run.
         version: Learner updates behind the weights.
+        weights: The weights whole, where the learner's module has them in pieces.
 
     Raises:
         InfrastructureError: If a server cannot be reached.
@@ -114,7 +116,7 @@ async def open_served(
         policy = _in_process(config, served, renderer, version, on_cpu=on_cpu)
         transfer = _shared(learner, served, scratch, on_cpu=on_cpu)
     dtype = torch.float32 if learner.world.device.type == "cpu" else torch.bfloat16
-    model = await _whole(config, learner, served)
+    model = _whole(config, learner, served, weights)
     synced = SyncedPolicy(policy, model, transfer, tolerance=tolerance_of(dtype))
     try:
         # Whatever the engines have: an earlier run's weights, or the folder's before a warm start.
@@ -152,12 +154,14 @@ def _shared(learner: Learner, served: Path, scratch: Path, *, on_cpu: bool) -> T
     return kind(served, scratch, dtype=torch.bfloat16)
 
 
-async def _whole(config: RunConfig, learner: Learner, folder: Path) -> nn.Module:
+def _whole(
+    config: RunConfig, learner: Learner, folder: Path, weights: Mapping[str, Tensor] | None
+) -> nn.Module:
     """Return the learner's module, or a whole copy where its weights are in pieces."""
-    if learner.world.size == 1:
+    if weights is None:
         return learner.model
     model = load_model(folder, config.model, dtype=config.optim.dtype, device=learner.world.device)
-    load_tensors(model, full_state(learner.model, learner.world))
+    load_tensors(model, weights)
     return model
 
 
@@ -188,7 +192,6 @@ def transfer_of(config: RunConfig, device: torch.device, served: Path, scratch: 
 __all__ = [
     "SCRATCH",
     "Place",
-    "is_sampled_by_vllm",
     "is_served",
     "open_served",
     "served_base",

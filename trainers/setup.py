@@ -41,7 +41,13 @@ from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.open_learner import open_learner
 from agentgym.trainers.overlap import LearnerThread
 from agentgym.trainers.parts.registry import Need
-from agentgym.trainers.preset import Preset, load_preset
+from agentgym.trainers.preset import Preset
+from agentgym.trainers.run_preset import (
+    preset_of,
+    refuse_what_is_missing,
+    say_what_age_does,
+    say_where_beliefs_are_missing,
+)
 from agentgym.trainers.sampling import Place, open_policy, samples_from_copy
 from agentgym.trainers.served import is_served, served_base
 from agentgym.trainers.session import Session
@@ -54,10 +60,8 @@ logger = logging.getLogger(__name__)
 LEAK_SAMPLE = 4_096
 """Training tasks of an unbounded split that are compared with the held-out ones at the start."""
 
-_NOT_GIVEN = frozenset({Need.TEACHER, Need.TOP_K, Need.SUM_PI_SQ})
-
-_STANDS_FOR = {"sampler": "uniform", "rollout": "group", "mixer": "none", "schedule": "joint"}
-"""Slots whose one part the loop does itself, without a call: it would ignore another."""
+BELIEF_SAMPLE = 32
+"""First training tasks that are looked at for a gold answer."""
 
 WARM_START = "warmstart"
 """Folder in a run's folder: the policy after its warm start."""
@@ -96,11 +100,9 @@ def check_inputs(config: RunConfig) -> Inputs:
     """
     if not config.envs:
         raise ConfigError("training needs one environment or suite or more (got none)")
-    preset = load_preset(
-        config.preset, config.preset_overrides, group_size=config.rollout.group_size
-    )
-    _refuse_what_is_missing(preset)
-    _say_what_age_does(config, preset)
+    preset = preset_of(config)
+    refuse_what_is_missing(preset)
+    say_what_age_does(config, preset)
     sources = open_sources(config.envs)
     wants_eval = config.eval.every or config.eval.at_start or config.eval.at_end
     eval_tasks: tuple[Task, ...] = ()
@@ -118,40 +120,8 @@ def check_inputs(config: RunConfig) -> Inputs:
             check_leaks(train, eval_tasks, allow=config.allow_leak)
     held_out = frozenset(() if config.allow_leak else (t.content_hash for t in eval_tasks))
     stream = TaskStream(sources, seed=config.seed, held_out=held_out)
+    say_where_beliefs_are_missing(preset, [stream.draw(draw) for draw in range(BELIEF_SAMPLE)])
     return Inputs(config=config, preset=preset, stream=stream, eval_tasks=eval_tasks)
-
-
-def _refuse_what_is_missing(preset: Preset) -> None:
-    """Raise where a preset asks for what this trainer does not have.
-
-    Raises:
-        ConfigError: With the part's slot and what it asks for.
-    """
-    missing = sorted(need.value for need in preset.needs & _NOT_GIVEN)
-    chosen = {slot: getattr(preset, slot).part for slot in _STANDS_FOR}
-    missing += [f"{slot} {part!r}" for slot, part in chosen.items() if part != _STANDS_FOR[slot]]
-    if preset.controllers:
-        missing.append("controllers")
-    if preset.group_objective is not None:
-        missing.append("group_objective")
-    if missing:
-        raise ConfigError(
-            f"preset {preset.name!r} asks for {', '.join(missing)}, which the training loop does "
-            "not give; `agentgym presets list` shows presets that it runs"
-        )
-
-
-def _say_what_age_does(config: RunConfig, preset: Preset) -> None:
-    """Say so where older tokens would be trained as if they were fresh."""
-    bound = config.rollout.max_staleness
-    is_blind = preset.correction.part == "none" and preset.anchor.part == "proximal"
-    if bound and is_blind and preset.group_objective is None:
-        logger.warning(
-            "preset %r trains tokens that are up to %d updates old as if they were fresh; "
-            "correction.part=truncated correction.level=token correction.cap=2 weighs them",
-            preset.name,
-            bound,
-        )
 
 
 MakePolicy = Callable[[Learner, Renderer, LoopState], TrainablePolicy]
@@ -241,7 +211,6 @@ def _rollouts(
     """Return the run's episodes, those that were under way at the checkpoint taken over."""
     config = inputs.config
     rollout = config.rollout
-    updates = config.optim.epochs * config.optim.minibatches
     rollouts = Rollouts(
         engine,
         lambda draw: group_spec(config, inputs.stream, draw),
@@ -249,7 +218,7 @@ def _rollouts(
         record=folder.append_trajectory,
         pace=Pace(
             groups_per_step=rollout.groups_per_step,
-            steps_ahead=rollout.max_staleness // updates,
+            steps_ahead=rollout.max_staleness // config.optim.updates_per_step,
             last_step=config.steps,
             closes_at=rollout.closes_at,
             is_adaptive=rollout.concurrency is Concurrency.ADAPTIVE,
@@ -292,8 +261,9 @@ def _begin(
     # What was drawn until here depends on what was there already, such as a built model.
     torch.manual_seed(seeding.derive(config.seed, "torch"))
     state = checkpoint.load(latest, learner) if latest is not None else FRESH
-    if is_resumed and learner.world.is_main:
-        folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
+    with learner.world.together():
+        if is_resumed and learner.world.is_main:
+            folder.truncate_to(state.offsets or dict.fromkeys(STREAMS, 0))
     return state
 
 
@@ -317,16 +287,17 @@ async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
     if config.warmstart.path is not None:
         return Path(config.warmstart.path)
     if is_served(config.policy):
-        return await served_base(config.policy)
+        with world.together():
+            return await served_base(config.policy)
     kind, path = read_policy(config.policy).kind, folder.path / "base"
     if kind not in {PolicyKind.TINY, PolicyKind.CHECKPOINT}:
         return resolve_policy(config.policy)
-    if world.is_main and not (path / "config.json").is_file():
-        if kind is PolicyKind.TINY:
-            await _build_tiny(inputs, path)
-        else:
-            resolve_policy(config.policy, folder=path)
-    world.broadcast(None)
+    with world.together():
+        if world.is_main and not (path / "config.json").is_file():
+            if kind is PolicyKind.TINY:
+                await _build_tiny(inputs, path)
+            else:
+                resolve_policy(config.policy, folder=path)
     return path
 
 
@@ -347,8 +318,9 @@ def _save_start(learner: Learner, place: Place) -> None:
     """Write the policy as the warm start left it."""
     world = learner.world
     weights = full_state(learner.model, world) if world.size > 1 else None
-    if world.is_main:
-        save_policy(learner.model, place.base, place.run / WARM_START, weights)
+    with world.together():  # every rank reads it, where the preset has a reference
+        if world.is_main:
+            save_policy(learner.model, place.base, place.run / WARM_START, weights)
 
 
 async def _warm_start(
@@ -356,13 +328,14 @@ async def _warm_start(
 ) -> None:
     """Let the learner imitate the environments' experts, and write the policy after it."""
     config = inputs.config
-    episodes = await demonstrate(
-        inputs.stream,
-        config.warmstart,
-        seed=config.seed,
-        limits=config.limits.to_limits(),
-        max_concurrent=config.rollout.max_concurrent,
-    )
+    with learner.world.together():
+        episodes = await demonstrate(
+            inputs.stream,
+            config.warmstart,
+            seed=config.seed,
+            limits=config.limits.to_limits(),
+            max_concurrent=config.rollout.max_concurrent,
+        )
     trainer = SupervisedTrainer(
         learner,
         demonstration_rows(episodes, renderer),

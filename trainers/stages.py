@@ -1,7 +1,7 @@
 """The stages of `agentgym.trainers.objective.prepare`, one function each, in their order.
 
-In order: `call_part`, `apply_filters`, `restrict`, `merge_rewards`, `finish_term`,
-`combine_terms`, `anchor_logprobs`, `correct`, `clip_widths`.
+In order: `call_part`, `restrict`, `apply_filters`, `turn_sources`, `merge_rewards`, `finish_term`,
+`combine_terms`, `ends_of`, `anchor_logprobs`, `correct`, `clip_widths`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from agentgym.trainers.parts.bounds import ClipWidths
 from agentgym.trainers.parts.combine import Term
 from agentgym.trainers.parts.correction import Correction
 from agentgym.trainers.parts.filters import FilterVerdict
-from agentgym.trainers.parts.registry import Slot
+from agentgym.trainers.parts.registry import Need, Slot
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
-from agentgym.trainers.preset import PartConfig, Preset, TermConfig
+from agentgym.trainers.preset import CriticConfig, PartConfig, Preset, TermConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,9 @@ def apply_filters(preset: Preset, table: TurnTable, rows: RowTable) -> Filtered:
     tokens = rows.mask.clone()
     refill = torch.zeros_like(table.scored)
     for config in preset.filters:
-        verdict: FilterVerdict = call_part(Slot.FILTER, config, table, rows)
+        traits = registry.find(Slot.FILTER, config.part).traits
+        sources = (turn_sources(preset, table),) if "reads_rewards" in traits else ()
+        verdict: FilterVerdict = call_part(Slot.FILTER, config, table, rows, *sources)
         statistics = statistics & verdict.statistics
         kept = kept & verdict.mask
         refill = refill | verdict.refill
@@ -69,6 +71,34 @@ def apply_filters(preset: Preset, table: TurnTable, rows: RowTable) -> Filtered:
         mask=tokens & on_turn,
         refill=tuple(sorted({int(group) for group in table.group[refill]})),
     )
+
+
+def turn_sources(preset: Preset, table: TurnTable) -> tuple[TurnValues, ...]:
+    """Return the rewards of turns that the preset's advantages are made of.
+
+    A belief that was not asked for yet may be anything: it stands as a reward that differs
+    everywhere, so that no group is given up before its beliefs are known.
+    """
+    readers = [term.reward for term in preset.terms if term.weight]
+    readers += [preset.critic.reward] if preset.critic is not None else []
+    used = {name for weights in readers for name, weight in weights.items() if weight}
+    found: list[TurnValues] = []
+    for config in preset.rewards:
+        part = registry.find(Slot.REWARD, config.part)
+        if (config.name or config.part) not in used or part.traits & {"at_end", "per_trajectory"}:
+            continue
+        if Need.BELIEF in part.needs and "belief_logprobs" not in table.fields:
+            found.append(_unknown(table))
+        else:
+            found.append(call_part(Slot.REWARD, config, table))
+    return tuple(found)
+
+
+def _unknown(table: TurnTable) -> TurnValues:
+    """Return a number a turn, no two of them equal."""
+    count = table.turn_valid.numel()
+    values = torch.arange(count, dtype=table.outcome.dtype, device=table.outcome.device)
+    return TurnValues(values=values.reshape(table.turn_valid.shape), valid=table.turn_valid)
 
 
 def merge_rewards(names: Mapping[str, float], rewards: Mapping[str, TurnValues]) -> TurnValues:
@@ -102,6 +132,50 @@ def combine_terms(preset: Preset, terms: Mapping[str, TurnValues], table: TurnTa
         Term(name=term.name, weight=term.weight, result=terms[term.name]) for term in preset.terms
     )
     return call_part(Slot.COMBINE, preset.combine, weighted, table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What a critic is told of the ends of episodes."""
+
+    rewards: Mapping[str, TurnValues]
+    """The named rewards, without those that a bootstrap stands for."""
+    after_end: Tensor
+    """[trajectory] value after the last token; 0 where the outcome says all."""
+
+
+def ends_of(
+    preset: Preset, config: CriticConfig, rewards: Mapping[str, TurnValues], table: TurnTable
+) -> Ends:
+    """Return one credit for the end of each episode: its outcome or a bootstrap, never both.
+
+    Decided here for every critic. `bootstrap_values` has NaN where an episode was not cut short.
+
+    Raises:
+        LookupError: If the preset bootstraps and the batch does not have the values.
+    """
+    nothing = torch.zeros_like(table.outcome)
+    if config.at_truncation == "outcome":
+        return Ends(rewards=rewards, after_end=nothing)
+    if "bootstrap_values" not in table.fields:
+        raise LookupError(
+            "the batch has no 'bootstrap_values', which critic.at_truncation 'bootstrap' needs: "
+            "attach the values of final prompts by with_turn_fields"
+        )
+    values = table.fields["bootstrap_values"][:, 0].to(nothing.dtype)
+    is_open = values.isfinite()
+    at_end = {
+        one.name or one.part
+        for one in preset.rewards
+        if "at_end" in registry.find(Slot.REWARD, one.part).traits
+    }
+    kept = {
+        name: TurnValues(values=one.values, valid=one.valid & ~is_open[:, None])
+        if name in at_end
+        else one
+        for name, one in rewards.items()
+    }
+    return Ends(rewards=kept, after_end=torch.where(is_open, values, nothing))
 
 
 def anchor_logprobs(preset: Preset, rows: RowTable) -> Tensor | None:

@@ -24,9 +24,16 @@ from agentgym.trainers import checkpoint
 from agentgym.trainers.batch import Batch
 from agentgym.trainers.beliefs import with_beliefs
 from agentgym.trainers.checkpoint import LoopState
-from agentgym.trainers.episodes import Episodes, batch_of, cut_off, episode_metrics
+from agentgym.trainers.episodes import (
+    Episodes,
+    batch_of,
+    cut_off,
+    episode_metrics,
+    minibatches,
+)
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.parts.registry import Need
+from agentgym.trainers.run_preset import measures_gap
 from agentgym.trainers.session import Session
 from agentgym.trainers.world import full_state
 
@@ -62,11 +69,8 @@ async def collate_step(session: Session, episodes: Episodes) -> list[Batch]:
 
 
 def _batches(session: Session, episodes: Episodes) -> list[Batch]:
-    pieces = session.config.optim.minibatches
-    size = -(-len(episodes.groups) // pieces)
     batches: list[Batch] = []
-    for start in range(0, len(episodes.groups), max(size, 1)):
-        groups = episodes.groups[start : start + size]
+    for groups in minibatches(episodes.groups, session.config.optim.minibatches):
         batch = batch_of(session, groups, episodes.scores)
         batch = _with_beliefs(session, batch, groups, episodes.answers)
         trajectories = [t for group in groups for t in group.trajectories]
@@ -96,32 +100,50 @@ def _with_beliefs(
 
 
 async def learn(session: Session, batches: Sequence[Batch]) -> dict[str, float]:
-    """Take the optimiser updates of a step and return their mean metrics."""
+    """Take the optimiser updates of a step and return their mean metrics.
+
+    Planned are `optim.updates_per_step`; `updates` were taken, `skipped_updates` had nothing to
+    learn from. The learning rate goes by the plan.
+    """
     session.enter("learn")
     return await session.compute(_updates, session, batches)
 
 
 def _updates(session: Session, batches: Sequence[Batch]) -> dict[str, float]:
     began = time.monotonic()
-    epochs = session.config.optim.epochs
-    # Where episodes may be older than the weights, the gap is always measured: a policy that
-    # stands for its own anchor would hide it.
-    is_single = epochs * len(batches) == 1 and session.config.rollout.max_staleness == 0
+    learner, optim = session.learner, session.config.optim
+    is_single = optim.epochs * len(batches) == 1 and not measures_gap(session.config)
     if not (is_single and session.preset.can_skip_proximal):
         with session.clock.time("logprob_s"):
-            batches = [session.learner.with_anchor(batch) for batch in batches]
+            batches = [learner.with_anchor(batch) for batch in batches]
+    before, planned = learner.updates, session.step * optim.updates_per_step
     with session.clock.time("update_s"):
         results = [
-            session.learner.update(batch, is_single=is_single)
-            for _ in range(epochs)
-            for batch in batches
-            if bool(batch.rows.mask.any())
+            learner.update(
+                batch, is_single=is_single, planned=planned + epoch * optim.minibatches + place
+            )
+            for epoch in range(optim.epochs)
+            for place, batch in enumerate(batches)
         ]
-    if not results:
-        logger.warning("no token of this step is trained: every episode failed or was filtered")
-    names = {name for result in results for name in result}
-    means = {name: sum(r.get(name, 0.0) for r in results) / len(results) for name in sorted(names)}
-    return {**means, "updates": float(len(results)), "learn_s": time.monotonic() - began}
+    taken = learner.updates - before
+    if not taken:
+        logger.warning(
+            "step %d changes nothing: no token is trained, or every advantage is 0",
+            session.step + 1,
+        )
+    return {
+        **_means(results),
+        "updates": float(taken),
+        "skipped_updates": float(optim.updates_per_step - taken),
+        "learn_s": time.monotonic() - began,
+    }
+
+
+def _means(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over the updates that have it."""
+    names = sorted({name for result in results for name in result})
+    found = {name: [result[name] for result in results if name in result] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 async def publish(session: Session, state: LoopState) -> None:
@@ -131,8 +153,9 @@ async def publish(session: Session, state: LoopState) -> None:
     with session.clock.time("publish_s"):
         if session.has_copy:
             weights = await session.compute(full_state, session.learner.model, session.world)
-        if session.world.is_main:
-            await session.policy.update_weights(weights, version=state.policy_version)
+        with session.world.together():
+            if session.world.is_main:
+                await session.policy.update_weights(weights, version=state.policy_version)
     if session.world.is_main and session.config.rollout.partial is PartialRollouts.DROP:
         session.engine.restart_live()
 
@@ -165,9 +188,11 @@ def record_step(
         "elapsed_s": state.elapsed_s,
     }
     session.step = state.next_step
+    with session.world.together():
+        if session.world.is_main:
+            session.folder.append_metrics(row)
     if not session.world.is_main:
         return state
-    session.folder.append_metrics(row)
     session.progress.on_step(row)
     warning = length_warning(cut_off(episodes), [score.outcome for score in episodes.scores])
     if warning is not None:
@@ -213,8 +238,11 @@ async def start_run(session: Session, state: LoopState) -> LoopState:
 
 async def evaluate(session: Session, state: LoopState) -> EvaluationResult | None:
     """Evaluate the present policy on the held-out tasks and write the result; None off rank 0."""
-    if not session.world.is_main:
-        return None
+    with session.world.together():
+        return await _evaluate(session, state) if session.world.is_main else None
+
+
+async def _evaluate(session: Session, state: LoopState) -> EvaluationResult:
     session.enter("evaluate")
     result = await evaluate_policy(
         session.engine,

@@ -7,6 +7,7 @@ the rows. The control of the quickstart uses the same trainer for the minutes th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,8 +24,9 @@ from agentgym.records import Completion, Sample, Task, Trajectory, Turn
 from agentgym.renderer.base import Renderer
 from agentgym.samples import to_samples, with_ids
 from agentgym.trainers.batch import Batch, collate
-from agentgym.trainers.learner import Learner, rank_micro_batches
-from agentgym.trainers.optimizer import make_optimizer, set_learning_rate
+from agentgym.trainers.layout import rank_micro_batches
+from agentgym.trainers.learner import DivergedError, Learner
+from agentgym.trainers.optimizer import make_optimizer, set_learning_rates
 from agentgym.trainers.sources import TaskStream
 
 OnProgress = Callable[[int, int, float], None]
@@ -102,6 +104,7 @@ class SupervisedTrainer:
         seed: int,
         pad_id: int,
     ) -> None:
+        rows = [row for row in rows if any(row.loss_mask)]
         if not rows:
             raise ConfigError("a warm start needs demonstrations (got none)")
         self.steps_done = 0
@@ -140,7 +143,7 @@ class SupervisedTrainer:
 
     def step(self) -> float:
         """Take one step; return its mean loss in nats a trained token."""
-        set_learning_rate(self._optimizer, self._config.learning_rate * self._factor())
+        set_learning_rates(self._optimizer, policy=self._config.learning_rate * self._factor())
         batch, chosen, learner = self._batch, self._next_rows(), self._learner
         tokens = int(batch.rows.mask[chosen].sum())
         self._optimizer.zero_grad(set_to_none=True)
@@ -150,11 +153,15 @@ class SupervisedTrainer:
             logprobs, _, _ = learner.scorer(micro, mask, 1.0, False)
             loss = -logprobs.sum() / tokens * (0.0 if is_filler else 1.0)
             loss.backward()
-            total += loss.detach().double()
+            if not is_filler:
+                total += loss.detach().double()
+        mean = float(learner.world.sum(total))
+        if not math.isfinite(mean):
+            raise DivergedError(f"the loss of the warm start is {mean!r}; the step was not taken")
         nn.utils.clip_grad_norm_(learner.model.parameters(), 1.0)
         self._optimizer.step()
         self.steps_done += 1
-        return float(learner.world.sum(total))
+        return mean
 
     def _factor(self) -> float:
         step, config = self.steps_done, self._config

@@ -7,7 +7,8 @@ ranks, not averaged: the loss is already divided by global counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from agentgym.errors import ConfigError
+from agentgym.errors import AgentGymError, ConfigError, InfrastructureError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,30 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
+
+    @contextmanager
+    def together(self) -> Generator[None]:
+        """Let all ranks leave a block well, or none: where one fails in it, every one raises.
+
+        For work of one rank, or of each by itself, before the next collective call: the others
+        would wait there for the one that failed. No collective call may stand in the block.
+
+        Raises:
+            InfrastructureError: If that is what another rank failed with.
+            AgentGymError: If another rank failed otherwise.
+        """
+        failure: AgentGymError | None = None
+        try:
+            yield
+        except AgentGymError as error:
+            failure = error
+        kinds = (None, AgentGymError, InfrastructureError)
+        own = 0 if failure is None else 2 if isinstance(failure, InfrastructureError) else 1
+        kind = kinds[self.max(own)]
+        if failure is not None:
+            raise failure
+        if kind is not None:
+            raise kind("another process of this run failed; its own message says why")
 
     def peak_memory(self) -> dict[str, float]:
         """Return the most memory of this process's GPU since the last call; nothing on a CPU."""

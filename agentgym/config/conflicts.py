@@ -98,7 +98,7 @@ def _filtered_sampling(config: RunConfig) -> Problem | None:
 
 def _staleness(config: RunConfig) -> Problem | None:
     bound = config.rollout.max_staleness
-    updates = config.optim.epochs * config.optim.minibatches
+    updates = config.optim.updates_per_step
     if bound == 0 or bound >= updates:
         return None
     return _problem(
@@ -139,7 +139,7 @@ def _minibatches(config: RunConfig) -> Problem | None:
 
 
 def _warmup(config: RunConfig) -> Problem | None:
-    updates = config.steps * config.optim.epochs * config.optim.minibatches
+    updates = config.steps * config.optim.updates_per_step
     if config.optim.warmup_steps <= updates:
         return None
     return _problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import struct
@@ -12,7 +13,7 @@ from typing import Any
 
 from agentgym import registry
 from agentgym.config.schema import MICRO_BATCH_TOKENS, Device, Precision, RunConfig
-from agentgym.errors import AgentGymError
+from agentgym.errors import AgentGymError, ConfigError
 from agentgym.limits import Limits
 from agentgym.runs.folder import read_config
 from agentgym.runs.policies import PolicyKind, read_policy, start_of
@@ -43,7 +44,7 @@ def implications(config: RunConfig) -> list[Implication]:
     limits = episode_limits(config)
     episodes = config.rollout.groups_per_step * config.rollout.group_size
     tokens = most_tokens(limits, config.rollout.max_new_tokens)
-    updates = config.optim.epochs * config.optim.minibatches
+    updates = config.optim.updates_per_step
     found = [
         ("episodes a step", _episodes_line(config)),
         ("episodes in all", f"{episodes * config.steps:,} in {config.steps} steps"),
@@ -51,6 +52,7 @@ def implications(config: RunConfig) -> list[Implication]:
         ("sampled tokens", _tokens_line(tokens, episodes, config.steps)),
         ("updates", f"{updates} a step, {updates * config.steps} in all"),
         ("staleness", _staleness_line(config, updates)),
+        *_gap_line(config),
         ("evaluation", _evaluation_line(config)),
         ("held-out tasks", _held_out_line(config)),
         ("memory", _memory_line(config)),
@@ -111,6 +113,27 @@ def _staleness_line(config: RunConfig, updates: int) -> str:
     if updates == 1:
         return "none: every episode is trained on with the weights that sampled it"
     return f"none between steps; {within}"
+
+
+def _gap_line(config: RunConfig) -> list[tuple[str, str]]:
+    """Return what is done about the sampler's arithmetic, where it is not the learner's."""
+    if not config.is_sampled_by_vllm:
+        return []
+    module: Any = importlib.import_module("agentgym.trainers.run_preset")
+    try:
+        preset = module.preset_of(config)
+    except ConfigError:  # `preflight` has said it; a dry run goes on
+        return []
+    part = preset.correction
+    given = " ".join(f"{name}={value}" for name, value in part.parameters.items())
+    done = {
+        "behavior": "the ratio is measured from the sampler (anchor behavior)",
+        "proximal": f"corrected by {part.part} importance weights ({given}); "
+        "correction.part=none leaves it",
+    }
+    if part.part == "none":
+        done["proximal"] = "not corrected, as 'correction.part' is none"
+    return [("gap to vLLM", f"measured in every step; {done[preset.anchor.part]}")]
 
 
 def _evaluation_line(config: RunConfig) -> str:

@@ -231,6 +231,11 @@ class OptimConfig(Section):
     device: Device = Device.AUTO
     """Where to run; auto takes a GPU where there is one."""
 
+    @property
+    def updates_per_step(self) -> int:
+        """Planned updates of a step: fewer are taken where there is nothing to learn from."""
+        return self.epochs * self.minibatches
+
 
 class WarmstartConfig(Section):
     """Supervised steps on the environments' scripted experts, before the first episode."""
@@ -369,6 +374,11 @@ class RunConfig(Section):
         elif found:
             raise ValueError("; ".join(problem.text for problem in found))
         return self
+
+    @property
+    def is_sampled_by_vllm(self) -> bool:
+        """Whether vLLM samples: on servers, or in this process."""
+        return self.policy.startswith("vllm:") or self.rollout.engine is SamplingEngine.VLLM
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain data that JSON and YAML can hold."""

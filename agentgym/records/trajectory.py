@@ -27,6 +27,9 @@ class StopReason(StrEnum):
     UNFINISHED = "unfinished"
 
 
+_FROM_OUTSIDE = frozenset({StopReason.MAX_SECONDS, StopReason.MAX_CONTEXT})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why an episode has no outcome. Not a reward, not in a baseline, not trained on."""
@@ -122,6 +125,15 @@ class Trajectory:
         for position, turn in enumerate(self.turns):
             if turn.index != position:
                 raise RecordError(f"turn {position} has index {turn.index!r}")
+
+    @property
+    def is_cut_short(self) -> bool:
+        """True if a limit from outside the task (time, the model's window) ended the episode.
+
+        Such an episode could have gone on. A bound on turns, tokens or tool calls is part of the
+        task: the outcome at that point is the task's own verdict.
+        """
+        return self.truncated and self.stop_reason in _FROM_OUTSIDE
 
     def full_ids(self, turn_index: int) -> tuple[int, ...]:
         """Return [time] ids of a turn's whole prompt and completion, as the policy saw them.

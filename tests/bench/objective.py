@@ -23,9 +23,10 @@ from torch import Tensor
 
 from agentgym.config import OptimConfig
 from agentgym.trainers import objective
-from agentgym.trainers.batch import Batch, micro_batches
+from agentgym.trainers.batch import Batch
 from agentgym.trainers.beliefs import score_requests
-from agentgym.trainers.learner import Learner, UpdateOptions
+from agentgym.trainers.layout import UpdateOptions, micro_batches
+from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_model, resolve_policy
 from agentgym.trainers.parts.probes import ScoringRequest
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues

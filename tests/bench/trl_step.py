@@ -38,7 +38,8 @@ from agentgym.rewards import Rubric, score_all
 from agentgym.samples import to_samples
 from agentgym.suites import load_suite
 from agentgym.trainers.batch import collate
-from agentgym.trainers.learner import Learner, UpdateOptions
+from agentgym.trainers.layout import UpdateOptions
+from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_model, resolve_policy
 from agentgym.trainers.preset import load_preset
 

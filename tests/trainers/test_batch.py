@@ -19,7 +19,8 @@ from agentgym.records import (
     Turn,
     VersionRun,
 )
-from agentgym.trainers.batch import collate, micro_batches
+from agentgym.trainers.batch import collate
+from agentgym.trainers.layout import micro_batches
 
 
 def make_turn(index, ids, *, agent="default", source=Source.POLICY, version=3):

@@ -12,9 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentgym.config import OptimConfig
 from agentgym.records import Completion, Sample, Trajectory, Turn
-from agentgym.trainers.batch import MicroBatch, collate
+from agentgym.trainers.batch import collate
 from agentgym.trainers.beliefs import score_requests
-from agentgym.trainers.learner import Learner, UpdateOptions
+from agentgym.trainers.layout import MicroBatch, UpdateOptions
+from agentgym.trainers.learner import Learner
 from agentgym.trainers.parts.probes import ScoringRequest, belief_fields
 from agentgym.trainers.preset import load_preset
 

@@ -80,11 +80,19 @@ class Rounds:
         pass
 
 
-def session(filters: list[dict[str, Any]], rollouts: Rounds | None = None) -> Session:
+def session(
+    filters: list[dict[str, Any]], rollouts: Rounds | None = None, *, max_staleness: int = 5
+) -> Session:
     """Return as much of a session as collecting episodes reads."""
     parts = {
         "preset": load_preset("grpo", {"filters": filters}),
-        "config": load_config(settings={"envs": ["x"], "rollout.groups_per_step": 2}),
+        "config": load_config(
+            settings={
+                "envs": ["x"],
+                "rollout.groups_per_step": 2,
+                "rollout.max_staleness": max_staleness,
+            }
+        ),
         "renderer": SimpleNamespace(pad_id=0),
         "learner": SimpleNamespace(updates=5),
         "rubric": SimpleNamespace(cache={}),

@@ -94,9 +94,9 @@ async def trained(
     seen: list[tuple[Any, Batch]] = []
     update = Learner.update
 
-    def spy(self: Learner, batch: Batch, *, is_single: bool) -> dict[str, float]:
+    def spy(self: Learner, batch: Batch, **options: Any) -> dict[str, float]:
         seen.append((self.preset, batch))
-        return update(self, batch, is_single=is_single)
+        return update(self, batch, **options)
 
     monkeypatch.setattr(Learner, "update", spy)
 

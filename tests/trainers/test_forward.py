@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from agentgym.errors import ConfigError
-from agentgym.trainers.batch import MicroBatch
 from agentgym.trainers.forward import TokenScorer, block_mask, check_head, token_outputs
+from agentgym.trainers.layout import MicroBatch
 
 
 def small_model() -> LlamaForCausalLM:

@@ -16,7 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from agentgym.config import OptimConfig
 from agentgym.records import Completion, Sample, Score, StopReason, Trajectory, Turn
 from agentgym.trainers.batch import Batch, collate
-from agentgym.trainers.learner import DivergedError, Learner, UpdateOptions
+from agentgym.trainers.layout import UpdateOptions
+from agentgym.trainers.learner import DivergedError, Learner
 from agentgym.trainers.preset import load_preset
 from agentgym.trainers.world import World
 
@@ -168,7 +169,7 @@ def test_update_over_two_processes_has_the_same_gradient_f9(tmp_path: Path) -> N
 _RANKS = """
 import importlib.util
 import torch
-from agentgym.trainers.learner import UpdateOptions
+from agentgym.trainers.layout import UpdateOptions
 from agentgym.trainers.world import join_world
 
 spec = importlib.util.spec_from_file_location("shared", {tests!r})

@@ -37,6 +37,8 @@ CORPUS = ("12+37*48 <calculator>37*48</calculator> <answer>1776</answer> ",) * 3
 SETTINGS: dict[str, Any] = {
     "envs": ["math/arithmetic"],
     "preset": "trloo",
+    # Every answer is wrong, so no advantage would move anything.
+    "preset_overrides": {"regularizers": [{"part": "entropy_bonus", "coefficient": 0.01}]},
     "steps": 4,
     "rollout.groups_per_step": 2,
     "rollout.group_size": 2,

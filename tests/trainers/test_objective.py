@@ -671,12 +671,13 @@ def unwhitened(name="ppo", /, **changes):
     return load_preset(name, {"reshape": [], "critic.decay_critic": 0.95, **changes})
 
 
-# Residuals .1 .2 and .5 (+ .7 if truncated) - .4; lambda .95.
-@pytest.mark.parametrize(("truncated", "last"), [(False, 0.1), (True, 0.8)])
-def test_ppo_bootstraps_truncated_episodes_alone(truncated, last):
-    batch = critic_batch(truncated=truncated)
-    bootstrap = torch.tensor([[0.7]], dtype=F64)
-    prepared = prepare(unwhitened(), batch.with_turn_fields(bootstrap_values=bootstrap))
+# Residuals .1 .2 and .5 (or .7 in its place where the final prompt counts) - .4; lambda .95.
+@pytest.mark.parametrize(("value", "last"), [(math.nan, 0.1), (0.7, 0.3)])
+def test_ppo_bootstraps_in_place_of_the_outcome(value, last):
+    batch = critic_batch(truncated=True)
+    bootstrap = torch.tensor([[value]], dtype=F64)
+    preset = unwhitened(**{"critic.at_truncation": "bootstrap"})
+    prepared = prepare(preset, batch.with_turn_fields(bootstrap_values=bootstrap))
     second = 0.2 + 0.95 * last
     expected = [0.1 + 0.95 * second, second, last]
     assert prepared.advantages[batch.rows.mask].tolist() == pytest.approx(expected)
@@ -686,8 +687,6 @@ def test_ppo_bootstraps_truncated_episodes_alone(truncated, last):
 
 
 def test_ppo_names_what_is_missing():
-    with pytest.raises(LookupError, match="truncated trajectories and no 'bootstrap_values'"):
-        prepare(unwhitened(), critic_batch(truncated=True))
     with pytest.raises(LookupError, match="the batch has no 'values'"):
         prepare(unwhitened(), golden_batch())
     batch = critic_batch(truncated=False)
@@ -703,7 +702,7 @@ def test_value_loss_is_a_token_mean_and_warm_up_trains_it_alone():
     values = (batch.rows.fields["values"] + 0.1).requires_grad_()
     policy = torch.zeros(batch.ids.shape, dtype=F64, requires_grad=True)
     rows = torch.arange(1)
-    part = micro_loss(preset, prepared, rows, policy, values=values, policy_weight=0.0)
+    part = micro_loss(preset, prepared, rows, policy, values=values, trains_policy=False)
     part.loss.backward()
     mask = batch.rows.mask
     error = (values.detach() - prepared.value_targets.returns)[mask]

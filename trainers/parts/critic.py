@@ -139,7 +139,7 @@ def place_rewards(
 def token_gae(
     rewards: TurnValues,
     values: Float[Tensor, "batch time"],
-    bootstrap: Float[Tensor, " trajectory"],
+    after_end: Float[Tensor, " trajectory"],
     rows: RowTable,
     table: TurnTable,
     *,
@@ -149,14 +149,13 @@ def token_gae(
 ) -> CriticResult:
     """Return A[t] = d[t] + discount * decay * A[t+1], d[t] = r[t] + discount * V[t+1] - V[t].
 
-    t runs over the trained tokens of the trajectory, whichever rows they are in. After the last
-    one comes 0 where the episode terminated, and the value of the final prompt where it was
-    truncated.
+    t runs over the trained tokens of the trajectory, whichever rows they are in. What comes after
+    the last one is given: which episodes bootstrap is not the critic's to decide.
 
     Args:
         rewards: One number a turn.
         values: Value of the context before each token; no gradient.
-        bootstrap: Value of the final prompt of each trajectory; read where truncated.
+        after_end: Value after the last token of each trajectory; 0 where its outcome says all.
         rows: The rows.
         table: The trajectories.
         discount: Weight of the next token's value, in [0, 1].
@@ -179,10 +178,9 @@ def token_gae(
     placed = place_rewards(rewards.zeroed(), order, rows)
     v = order.gather(values.detach().to(placed.dtype))
     following = torch.cat([v[:, 1:], torch.zeros_like(v[:, :1])], dim=1)
-    after_end = torch.where(table.truncated, bootstrap.to(v.dtype), torch.zeros_like(v.sum(1)))
     has_next = torch.cat([order.valid[:, 1:], torch.zeros_like(order.valid[:, :1])], dim=1)
     is_last = order.valid & ~has_next
-    following = torch.where(is_last, after_end[:, None], following)
+    following = torch.where(is_last, after_end.to(v.dtype)[:, None], following)
     residuals = torch.where(order.valid, placed + discount * following - v, torch.zeros_like(v))
     actor = discounted_residuals(residuals, decay=discount * decay_actor)
     critic = discounted_residuals(residuals, decay=discount * decay_critic)

@@ -1,14 +1,15 @@
 """Filters: which trajectories and turns enter the statistics, and which tokens are trained.
 
 In order: `FilterVerdict`, the maths of `group_range`, then the parts `zero_variance_group`,
-`truncated_trajectory`, `over_turn`, `stale`,
-`mismatch`. A filter declares with `statistics` whether it acts
-before the statistics (`exclude`) or after them (`include`: the mask alone changes). Infrastructure
-failures and unscored trajectories are no option: the objective leaves them out before any filter.
+`truncated_trajectory`, `over_turn`, `stale`, `mismatch`. A filter declares with `statistics`
+whether it acts before the statistics (`exclude`) or after them (`include`: the mask alone changes).
+Infrastructure failures and unscored trajectories are no option: the objective leaves them out
+before any filter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -25,7 +26,7 @@ from agentgym.trainers.parts.registry import (
     part,
     range_problem,
 )
-from agentgym.trainers.parts.tables import RowTable, TurnTable
+from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
 
 Statistics = Literal["include", "exclude"]
 
@@ -71,27 +72,57 @@ def group_range(
     return torch.where(spread.isfinite(), spread, torch.zeros_like(spread))[group]
 
 
-@part("filter", needs=(Need.GROUP,))
+def _flat(
+    values: Float[Tensor, "trajectory turn"],
+    counted: Bool[Tensor, "trajectory turn"],
+    group: Int[Tensor, " trajectory"],
+    tolerance: float,
+) -> Bool[Tensor, " trajectory"]:
+    """Return True in groups whose counted values are all equal, and equal in their sums.
+
+    Equal values in unequal number (a reward a turn, episodes of different length) tell members
+    apart too.
+    """
+    total = torch.where(counted, values, torch.zeros_like(values)).sum(dim=1)
+    nowhere = ~counted.any(dim=1)
+    high = torch.where(counted, values, -torch.inf).amax(dim=1)
+    low = torch.where(counted, values, torch.inf).amin(dim=1)
+    # One entry a trajectory for each of the two extremes: the range over all places of the group.
+    both = torch.cat([high, low])
+    spread = group_range(both, torch.cat([~nowhere, ~nowhere]), torch.cat([group, group]))
+    sums = group_range(total, torch.ones_like(nowhere), group)
+    return (spread[: group.shape[0]] <= tolerance) & (sums <= tolerance)
+
+
+@part("filter", needs=(Need.GROUP,), traits=("reads_rewards",))
 def zero_variance_group(
     table: TurnTable,
     rows: RowTable,
+    rewards: Sequence[TurnValues],
     *,
     tolerance: AtLeastZero,
     refill: bool,
     statistics: Statistics,
 ) -> FilterVerdict:
-    """Drop groups whose outcomes are all equal, and ask for others in their place.
+    """Drop groups whose rewards are all equal, and ask for others in their place.
+
+    What counts are the outcomes and the rewards of turns that the advantages are made of: a group
+    of four failures teaches, if their turns were rewarded differently. A penalty of the whole
+    trajectory (its length) does not keep a group.
 
     Args:
         table: The trajectories.
         rows: The rows (not read).
-        tolerance: Largest range of raw outcomes that counts as equal.
+        rewards: The rewards of turns that the preset's advantages are made of.
+        tolerance: Largest range of raw rewards that counts as equal.
         refill: Whether the sampler draws another group for each dropped one (counted in groups).
         statistics: Whether the dropped ones still enter the statistics.
 
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, dynamic sampling.
     """
     flat = group_range(table.outcome, table.scored, table.group) <= tolerance
+    for one in rewards:
+        flat = flat & _flat(one.values, one.valid & table.scored[:, None], table.group, tolerance)
     drop = flat[:, None].expand_as(table.turn_valid)
     return _verdict(table, drop, statistics, refill)
 

@@ -90,7 +90,8 @@ class Part:
     function: Callable[..., Any]
     needs: frozenset[Need]
     traits: frozenset[str]
-    """Words that load-time checks read, such as "weighted" (a gate on the score) or "per_row"."""
+    """Words that checks and stages read, such as "weighted" (a gate on the score) or "at_end" (a
+    reward that stands for the rest of the episode)."""
     parameters: Mapping[str, Any]
     """Name of each keyword-only argument and its annotation."""
     needs_of: Callable[[Mapping[str, Any]], tuple[Need, ...]] | None = None

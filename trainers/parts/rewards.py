@@ -15,7 +15,7 @@ from agentgym.trainers.parts.registry import Count, Need, part
 from agentgym.trainers.parts.tables import TurnTable, TurnValues
 
 
-@part("reward")
+@part("reward", traits=("at_end",))
 def outcome(table: TurnTable, *, place: Literal["last_turn", "trajectory"]) -> TurnValues:
     """Return the outcome of each trajectory, on its last turn or as one number.
 

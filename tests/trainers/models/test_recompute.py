@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import OPTConfig, OPTForCausalLM
 
 from agentgym.config.schema import ModelConfig
-from agentgym.trainers.batch import MicroBatch
 from agentgym.trainers.forward import token_outputs, transformer_blocks
+from agentgym.trainers.layout import MicroBatch
 from agentgym.trainers.models.load import load_learner
 from agentgym.trainers.models.recompute import enable_recomputing
 from agentgym.trainers.models.tiny import build_tiny

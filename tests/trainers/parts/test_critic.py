@@ -57,9 +57,9 @@ def numbers(rows):
     return TurnValues(values=values, valid=torch.ones(values.shape, dtype=torch.bool))
 
 
-def gae(rows, table, rewards, values, *, bootstrap=0.0, **options):
+def gae(rows, table, rewards, values, *, after_end=0.0, **options):
     options = {"discount": 1.0, "decay_actor": 1.0, "decay_critic": 1.0, **options}
-    start = torch.full(table.group.shape, bootstrap, dtype=F64)
+    start = torch.full(table.group.shape, after_end, dtype=F64)
     return token_gae(
         numbers(rewards), torch.tensor(values, dtype=F64), start, rows, table, **options
     )
@@ -105,11 +105,11 @@ def test_recursion_runs_on_the_compressed_tokens_f14():
     close(result.advantages[0].tolist(), [0.074704, 0.1732, 0, 0, 0.31, 0.5])
 
 
-# r = 1, V = 2, V' = 2: terminated 1 - 2 = -1; truncated 1 + 2 - 2 = 1.
-@pytest.mark.parametrize(("truncated", "expected"), [(False, -1.0), (True, 1.0)])
-def test_truncated_bootstraps_and_terminated_does_not_f15(truncated, expected):
-    rows, table = make([[0]], truncated=truncated)
-    result = gae(rows, table, [[1]], [[2.0]], bootstrap=2.0)
+# r = 1, V = 2: nothing after the end 1 - 2 = -1; a value of 2 there 1 + 2 - 2 = 1.
+@pytest.mark.parametrize(("after_end", "expected"), [(0.0, -1.0), (2.0, 1.0)])
+def test_what_comes_after_the_last_token_is_given_f15(after_end, expected):
+    rows, table = make([[0]], truncated=True)
+    result = gae(rows, table, [[1]], [[2.0]], after_end=after_end)
     assert result.advantages.item() == expected
     assert result.returns.item() == expected + 2.0
 

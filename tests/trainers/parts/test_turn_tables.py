@@ -167,12 +167,12 @@ def test_zero_variance_group_reads_raw_scored_outcomes():
         scored=torch.tensor([True, True, False, True, True]),
     )
     options = {"tolerance": 0.0, "refill": True, "statistics": "exclude"}
-    found = filters.zero_variance_group(table, NO_ROWS, **options)
+    found = filters.zero_variance_group(table, NO_ROWS, (), **options)
     assert found.mask[:, 0].tolist() == [False, False, False, True, True]
     assert found.statistics[:, 0].tolist() == [False, False, False, True, True]
     assert found.refill.tolist() == [True, True, True, False, False]
     kept = filters.zero_variance_group(
-        table, NO_ROWS, tolerance=0.5, refill=False, statistics="include"
+        table, NO_ROWS, (), tolerance=0.5, refill=False, statistics="include"
     )
     assert not kept.mask.any()
     assert kept.statistics.all()
