@@ -1,4 +1,4 @@
-# pyright: reportOptionalMemberAccess=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 """How an episode ends is credited once. Class of faults: two credits for one event.
 
 The episode: one turn, two sampled tokens `a a`, outcome 1, then a final prompt of value .9.
@@ -179,9 +179,11 @@ def test_f12_final_prompts_are_cut_by_the_bound_of_tokens() -> None:
     for bound in (20, None):
         one = learner(preset, UpdateOptions(micro_batch_tokens=bound))
         sizes: list[int] = []
-        one.critic.register_forward_pre_hook(
-            lambda module, given, sizes=sizes: sizes.append(given[0].ids.numel())
-        )
+
+        def note(module: Any, given: Any, sizes: list[int] = sizes) -> None:
+            sizes.append(given[0].ids.numel())
+
+        one.critic.register_forward_pre_hook(note)
         batch = one.with_needs(batch_of(*episodes), episodes)
         found[bound] = batch.table.fields["bootstrap_values"]
         assert bound is None or max(sizes) <= bound

@@ -18,7 +18,7 @@ from agentgym.samples import to_samples
 from agentgym.trainers.batch import Batch, collate
 from agentgym.trainers.objective import micro_loss, prepare
 from agentgym.trainers.preset import list_presets, load_preset
-from agentgym.trainers.steps import _means  # pyright: ignore[reportPrivateUsage]
+from agentgym.trainers.steps import _means
 
 RUN = (VersionRun(version=0, count=2),)
 

@@ -6,6 +6,7 @@ Class of faults: "nothing to do" decided from a stage's input, not from its resu
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from agentgym.config import OptimConfig
 from agentgym.records import Completion, Sample, Score, Trajectory, Turn
 from agentgym.trainers.batch import Batch, collate
 from agentgym.trainers.learner import Learner
-from agentgym.trainers.objective import prepare
+from agentgym.trainers.objective import micro_loss, prepare
 from agentgym.trainers.preset import load_preset
 
 BONUS = [{"part": "entropy_bonus", "coefficient": 0.01}]
@@ -169,3 +170,44 @@ def test_f2_what_moves_is_read_from_the_result() -> None:
     assert not prepared.moves_critic
     nothing = prepare(load_preset("grpo", {"regularizers": BONUS}), batch_of([None, None]))
     assert not nothing.moves_policy  # its coefficients count on the mask alone
+
+
+# Two tokens, A = -1, loss -1/2 min(r A, ...): the gate caps r at 1.5 for a negative advantage.
+@pytest.mark.parametrize(
+    ("gate", "clipped"),
+    [
+        # r = 2 and 1: the first token is above the cap, its loss is constant.
+        ({"part": "dual_clip", "clip_low": 0.2, "clip_high": 0.3, "cap": 1.5}, 1.0),
+        ({"part": "two_sided_clip", "clip_low": 0.2, "clip_high": 0.3, "cap": 1.5}, 1.0),
+        ({"part": "dual_clip", "clip_low": 0.2, "clip_high": 0.3, "cap": 2.5}, 0.0),
+        ({"part": "clip", "clip_low": 0.2, "clip_high": 0.3}, 0.0),
+    ],
+)
+def test_r16_what_the_cap_holds_counts_as_clipped(gate: dict[str, Any], clipped: float) -> None:
+    batch = batch_of([1.0, 0.0])
+    preset = load_preset("grpo", {"gate": gate})
+    old = torch.zeros(batch.ids.shape, dtype=torch.float64) - 2
+    prepared = prepare(preset, batch.with_logprobs(proximal=old))
+    policy = old.clone()
+    policy[1, 2] += math.log(2)
+    policy.requires_grad_()
+    part = micro_loss(preset, prepared, torch.tensor([1]), policy[1:])
+    assert part.clip.clipped == clipped
+    part.loss.backward()
+    assert bool(policy.grad[1, 2] == 0) == bool(clipped)
+
+
+def test_r16_the_factor_of_hooks_leaves_the_regularizers_alone() -> None:
+    """Loss .25 S + R for a factor of .25: a quarter of the surrogate, the whole regularizer."""
+    batch = batch_of([1.0, 0.0])
+    kl = {"part": "kl", "coefficient": 1.0, "anchor": "proximal", "estimator": "k2"}
+    preset = load_preset("grpo", {"regularizers": [{**kl, "log_bound": 20.0}]})
+    batch = batch.with_logprobs(proximal=torch.full(batch.ids.shape, -2.0, dtype=torch.float64))
+    prepared = prepare(preset, batch)
+    policy = torch.full(batch.ids.shape, -1.5, dtype=torch.float64)
+    found = [
+        micro_loss(preset, prepared, torch.arange(2), policy, surrogate_weight=weight).loss.item()
+        for weight in (0.0, 0.25, 1.0)
+    ]
+    assert found[0] == pytest.approx(0.125)  # d = .5: d^2 / 2, the mean over tokens
+    assert found[1] - found[0] == pytest.approx(0.25 * (found[2] - found[0]))

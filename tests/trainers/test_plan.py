@@ -18,7 +18,7 @@ from agentgym.trainers.optimizer import learning_rate_factor
 from agentgym.trainers.preset import load_preset
 from agentgym.trainers.run_preset import measures_gap, preset_of
 from agentgym.trainers.session import Session
-from agentgym.trainers.steps import _updates  # pyright: ignore[reportPrivateUsage]
+from agentgym.trainers.steps import _updates
 
 
 def groups(count: int) -> list[Group]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -117,9 +118,7 @@ def session(
     return found
 
 
-AT_FIVE = FRESH.__class__(
-    **{name: getattr(FRESH, name) for name in FRESH.__slots__} | {"policy_version": 5}
-)
+AT_FIVE = dataclasses.replace(FRESH, policy_version=5)
 
 
 async def test_f7_members_that_are_too_old_stay_in_the_statistics_with_the_mask_off() -> None:
