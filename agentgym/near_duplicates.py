@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentgym.records import Task
+from agentgym.records.text import normalized
 
 THRESHOLD = 0.9
 """Similarity from which prompts are near: one word of sixty replaced is 0.902."""
@@ -121,7 +121,7 @@ def _text(task: Task) -> _Text:
 
 
 def _folded(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return " ".join(normalized(text, "NFKC").casefold().split())
 
 
 def _prefix(text: _Text, frequency: Counter[_Gram], threshold: float) -> list[_Gram]:

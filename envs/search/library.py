@@ -33,7 +33,7 @@ BACKENDS = {
 """Name -> module with `build` and `open`."""
 NONE = "none"
 """Name of the back end that finds nothing."""
-FORMAT = 2
+FORMAT = 3
 """Counted up when documents or indexes are written differently."""
 
 _MANIFEST = "manifest.json"

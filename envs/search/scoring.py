@@ -15,6 +15,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from agentgym.records.text import normalized
+
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITATION = re.compile(r"\[\s*([0-9]{1,12}(?:\s*[,;]\s*[0-9]{1,12})*)\s*\]")
 _NUMBER = re.compile(r"[0-9]+")
@@ -27,7 +29,7 @@ def normalize(text: str) -> str:
     Example:
         normalize(" The  Beatles. ") is "beatles".
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = normalized(text, "NFKC").casefold()
     seen = "".join(sign for sign in folded if unicodedata.category(sign) != "Cf")
     bare = "".join(sign for sign in seen if not _is_punctuation(sign))
     texts = (" ".join(text.split()) for text in (_ARTICLES.sub(" ", bare), bare, seen))

@@ -17,7 +17,7 @@ from agentgym.errors import AgentGymError, InfrastructureError, MissingExtraErro
 _BODY, _POSITION = "body", "position"
 _TOKENIZER = "agentgym_en"
 _LONGEST_WORD = 1000
-"""Bytes of a word that is indexed: a Thai or Japanese clause has no spaces and is one word."""
+"""Bytes of a word that is indexed. The longest names of chemistry have some hundred."""
 _PANIC = "PanicException"
 """Type of a failed assertion in Rust. It is no `Exception`, and no module exports it."""
 _NO_LOCK = "Failed to acquire Lockfile"

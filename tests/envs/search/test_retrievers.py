@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.envs.search import bm25s_backend, retriever, tantivy_backend
+from agentgym.envs.search import bm25s_backend, retriever, scoring, tantivy_backend
 from agentgym.envs.search.documents import Document, ListCorpus
 from agentgym.envs.search.fts5_backend import MemoryRetriever
 from agentgym.envs.search.library import BACKENDS, open_library
@@ -142,7 +142,7 @@ def test_plain_text_leaves_ascii_alone() -> None:
     assert retriever.plain_text("Don't PANIC_now!") == "Don't PANIC_now!"
     assert retriever.plain_text("Толстой, café_noir!") == "толстои cafe noir"
     assert retriever.plain_text("Café_noir, naïve!") == "cafe_noir, naive!"
-    assert retriever.words("서울 STRASSE Straße") == ["서울", "strasse", "strasse"]
+    assert retriever.words("서울 STRASSE Straße") == ["서", "울", "서울", "strasse", "strasse"]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +248,52 @@ def test_words_of_a_query() -> None:
     ]
     assert retriever.query_words("a b a B") == ["a", "b"]
     assert len(retriever.query_words(" ".join(map(str, range(1000))))) == 64
+
+
+@pytest.mark.parametrize(
+    ("query", "position"),
+    [
+        ("上海", 0),
+        ("在上海工作", 0),
+        ("北京", 1),
+        ("北", 1),
+        ("東京タワー", 2),
+        ("タワー", 2),
+        ("서울", 3),
+        ("ไทย", 4),
+        ("GPU", 5),
+        ("显卡", 5),
+    ],
+)
+def test_f39_part_of_a_text_without_spaces_finds_it(index: Open, query: str, position: int) -> None:
+    texts = [
+        "我在上海工作",
+        "他去北京",
+        "昨日東京タワーへ行った",
+        "서울에서",
+        "ภาษาไทยง่าย",
+        "GPU显卡",
+    ]
+    assert _positions(index(texts).search(query, 9)) == [position]
+
+
+@pytest.mark.parametrize("query", ["the", "of the", "a THE an", "is there"])
+def test_f39_query_of_stop_words_has_no_hit(index: Open, query: str) -> None:
+    opened = index(["the cat is there", "the dog of the year", "a fish"])
+    assert opened.search(query, 9) == ()
+    assert 0 in _positions(opened.search(f"{query} cat", 9))
+
+
+def test_f39_names_that_are_small_words_are_found(index: Open) -> None:
+    opened = index(["The Who played", "Will Smith", "It, a novel"])
+    assert [_positions(opened.search(q, 1)) for q in ("the who", "Will", "it")] == [[0], [1], [2]]
+
+
+# Class: *search to the end for each opening* (F33): marks are sorted by insertion.
+@pytest.mark.parametrize("mark", ["\u0301\u0316", "\u0f73", "\u0344\u0316"])
+def test_f33_heap_of_marks_costs_no_more_than_its_length(mark: str) -> None:
+    assert retriever.words("a" + mark * 200_000 + " b") == ["a", "b"]
+    assert len(scoring.normalize("a" + mark * 200_000)) <= 61 + 30
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
