@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from agentgym import registry, seeding
 from agentgym.checks import episodes
 from agentgym.env import TextEnv
-from agentgym.errors import TaskError
+from agentgym.errors import EnvError, TaskError
 from agentgym.records import Json, Task
 
 _Tasks: TypeAlias = tuple[Task | None, ...]
@@ -103,7 +103,17 @@ def _maker(env: str | Callable[[], Any], env_kwargs: Mapping[str, Json]) -> Call
     if isinstance(env, str):
         registry.spec(env)  # an unknown id is the caller's mistake, not a finding
         return lambda: registry.make(env, **env_kwargs)
-    return env
+
+    def made() -> Any:
+        found = env() if callable(env) else None
+        if not all(hasattr(found, name) for name in ("reset", "step", "close")):
+            raise EnvError(
+                "what is checked is the id of an environment, its class, or a function that makes "
+                f"an instance, with reset, step and close (got {env!r})"
+            )
+        return found
+
+    return made
 
 
 def _drawn(make: Callable[[], Any], seed: int, count: int) -> tuple[_Tasks, _Tasks]:

@@ -40,6 +40,9 @@ def evaluate(
     policy: Annotated[str, typer.Option(help=POLICY_HELP)],
     attempts: Annotated[int | None, typer.Option("-k", help="Attempts at each task.")] = None,
     tasks: Annotated[int | None, typer.Option("-n", help="Tasks of each suite at most.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split of the suites; held_out if none is given.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A YAML or TOML file, in place of the run's own.")
     ] = None,
@@ -57,7 +60,8 @@ def evaluate(
     """
     from agentgym.cli.evaluate_settings import run_lines, settings_of
 
-    resolved = settings_of(words or [], config, policy=policy, attempts=attempts, tasks=tasks)
+    options = {"eval.attempts": attempts, "eval.tasks": tasks, "eval.split": split}
+    resolved = settings_of(words or [], config, policy=policy, options=options)
     asked = _checked(resolved, policy)
     with _reserved(resolved, policy, out) as file:
         for line in run_lines(resolved, policy) if config is None else ():

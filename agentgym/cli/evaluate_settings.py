@@ -6,7 +6,7 @@ an environment are those of its entry, and over them those beside its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,7 @@ def settings_of(
     file: Path | None,
     *,
     policy: str,
-    attempts: int | None,
-    tasks: int | None,
+    options: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Return what an evaluation is asked to do.
 
@@ -51,8 +50,7 @@ def settings_of(
         words: Environments and suites, and `key=value` settings.
         file: A YAML or TOML file, such as a run's.
         policy: Name of the policy.
-        attempts: Attempts at each task; None leaves it to the settings.
-        tasks: Tasks at most; None leaves it to the settings.
+        options: Settings of the command's own options; None leaves one to the rest.
 
     Raises:
         InvalidInputError: With one line for each problem: settings that an evaluation does not
@@ -71,13 +69,11 @@ def settings_of(
         raise InvalidInputError(problems)
     run = read_policy(policy).run if file is None else None
     stored = read_config(run) if run is not None else None
-    extra: dict[str, Any] = {"policy": policy}
-    extra |= {"eval.attempts": attempts} if attempts is not None else {}
-    extra |= {"eval.tasks": tasks} if tasks is not None else {}
+    given = {key: value for key, value in (options or {}).items() if value is not None}
     config = load_config(
         file=file,
         settings=own_settings(stored) if stored is not None else None,
-        extra=extra,
+        extra={"policy": policy, **given},
         assignments=settings,
         is_training=False,
     )
@@ -169,7 +165,7 @@ def _unread_of_sources(sources: Sequence[EnvSource]) -> Iterator[Problem]:
     for source in sources:
         name, given = source.name, source.model_fields_set
         if "split" in given:
-            fix = f"all sources are evaluated on one split: eval.split={source.split}"
+            fix = f"all sources are evaluated on one split: --split {source.split}"
             yield Problem(key="envs", text=f"{name}: 'split' has no effect here; {fix}")
         if "weight" in given:
             fix = "leave it out: tasks come from all sources in equal parts"

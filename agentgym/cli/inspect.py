@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentgym.cli.output import print_json, print_table, say
+from agentgym.cli.output import complain, print_json, print_table, say
 from agentgym.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
@@ -171,12 +171,14 @@ def view(
     found = [trajectory for trajectory in read_trajectories(path) if is_wanted(trajectory)]
     if episode is not None and not found:
         raise ConfigError(f"{run} has no episode {episode!r}; `agentgym view {run}` lists them")
+    if not found:
+        complain(f"no episode of {run} matches")
     if as_json:
         for trajectory in found[-number:]:
             say(codec.dumps(trajectory))
     elif episode is not None:
         _show_episode(found[-1], scores.get(found[-1].id))
-    else:
+    elif found:
         _list_episodes(found[-number:], scores)
 
 

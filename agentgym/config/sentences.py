@@ -45,6 +45,8 @@ def _names(location: list[str]) -> tuple[str, str]:
 def _text(error: Any, name: str) -> str:
     kind, got = str(error["type"]), error["input"]
     context: Mapping[str, Any] = error.get("ctx", {})
+    if not name:  # of the whole, such as settings that contradict each other
+        return str(context.get("error", error["msg"]))
     if kind == "extra_forbidden":
         leaf = name.rpartition(".")[2]
         hint = nearest(leaf, EnvSource.model_fields) if name.startswith("envs.") else ""

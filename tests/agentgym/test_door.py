@@ -12,9 +12,12 @@ import pytest
 
 import agentgym
 from agentgym import door
+from agentgym.asking import asked_evaluation
 from agentgym.config import EnvSource, EvalConfig, InvalidInputError, OptimConfig, RunConfig
-from agentgym.errors import ConfigError, TaskError
+from agentgym.errors import ConfigError, EnvError, TaskError
 from agentgym.interruption import run_interruptible
+from agentgym.policies.scripted import ScriptedPolicy
+from agentgym.policy import GenerateRequest
 from agentgym.runs import RunFolder
 
 
@@ -178,3 +181,76 @@ def test_rollout_refuses_what_would_give_no_episode(arguments: dict[str, Any], w
     with pytest.raises(InvalidInputError) as caught:
         agentgym.rollout("math/arithmetic-v0", "expert", tasks=[task], **arguments)
     assert words in str(caught.value)
+
+
+# ------------------------------------------------------------------- forms of what is asked for
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        ["math/arithmetic:levels=[1]", "games/wordle"],
+        "math/arithmetic:levels=[1],games/wordle",
+        {"math/arithmetic": {"levels": [1]}, "games/wordle": {}},
+    ],
+)
+def test_environments_are_named_as_on_the_command_line_or_as_a_list_or_a_mapping(env: Any) -> None:
+    asked = asked_evaluation(env, "expert", settings=None, limits=None, history=None)
+    assert dict(asked.sources) == {"math/arithmetic": {"levels": [1]}, "games/wordle": {}}
+
+
+@pytest.mark.parametrize("env", [3, ["math/arithmetic", 3], None])
+def test_what_is_no_environment_is_said_in_one_sentence(env: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"environments are a name, .* \(got "):
+        agentgym.evaluate(env, "expert")
+
+
+async def answer_later(request: GenerateRequest) -> str:
+    await asyncio.sleep(0)
+    return request.messages[-1].content
+
+
+def test_a_function_of_the_request_is_a_policy() -> None:
+    settings = {"tasks": 2}
+    result = agentgym.evaluate("math/arithmetic", lambda request: "no idea", settings=settings)
+    assert (result.outcome.mean, result.counts["tasks"], result.counts["failed"]) == (0.0, 2, 0)
+    (episode,) = agentgym.rollout("math/arithmetic", answer_later)
+    assert episode.turns[0].completion.text == episode.initial_observation
+    assert episode.turns[0].completion.policy_id == "answer_later"
+
+
+@pytest.mark.parametrize("policy", [3, object(), ScriptedPolicy])
+def test_what_is_no_policy_is_said_in_one_sentence(policy: Any) -> None:
+    for call in (agentgym.evaluate, agentgym.rollout):
+        with pytest.raises(InvalidInputError, match=r"a policy is its name, .* \(got "):
+            call("math/arithmetic", policy)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tasks": -3}, r"'eval.tasks' must be > 0 \(got -3\)"),
+        ({"taks": 3}, "unknown setting 'eval.taks' .did you mean 'tasks'"),
+        (3, r"must be an EvalConfig or a mapping .* \(got 3\)"),
+    ],
+)
+def test_wrong_settings_are_said_as_on_the_command_line(settings: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        agentgym.evaluate("math/arithmetic", "expert", settings=settings)
+
+
+def test_a_section_of_settings_says_itself_what_is_wrong() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        EvalConfig(tasks=-3, attempts="many")  # type: ignore[arg-type]
+    assert str(caught.value).splitlines() == [
+        "'tasks' must be > 0 (got -3)",
+        "'attempts' must be a whole number (got 'many')",
+    ]
+    with pytest.raises(InvalidInputError, match=r"'optim.epochs' must be > 0 \(got 0\)"):
+        RunConfig(optim={"epochs": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("env", [int, lambda: 3, 3])
+def test_what_is_no_environment_cannot_be_checked(env: Any) -> None:
+    with pytest.raises(EnvError, match=r"what is checked is the id of an environment, .* \(got"):
+        agentgym.check_env(env)

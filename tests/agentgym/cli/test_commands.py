@@ -14,6 +14,7 @@ from agentgym.cli.doctor import EXTRAS
 from agentgym.cli.evaluate_settings import settings_of
 from agentgym.cli.main import main
 from agentgym.config import EnvSource, EvalConfig, LimitsConfig, RolloutConfig, RunConfig
+from agentgym.errors import PolicyError
 from agentgym.evaluation.result import Attempt
 from agentgym.evaluation.summary import summarise
 from agentgym.files.checksums import write_checksums
@@ -95,6 +96,39 @@ def test_view_chooses_episodes(
     assert main(["view", str(run), "--json", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["g0-e0"] * count
+
+
+def test_view_says_that_nothing_matches(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(run), "--solved", "--failed"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"no episode of {run} matches\n")
+
+
+def test_eval_takes_a_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["eval", "math/arithmetic", "--policy", "expert", "-n", "2", "--json"]
+    assert main([*arguments, "--split", "train"]) == 0
+    assert json.loads(capsys.readouterr().out)["split"] == "train"
+    assert main([*arguments, "--split", "trian"]) == 2
+    assert "did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_eval_at_a_server_that_is_none_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentgym.policies.vllm.connect", refuse)
+    arguments = ["eval", "math/arithmetic", "--policy", "vllm:http://127.0.0.1:9", "-n", "1"]
+    assert main(arguments) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "'vllm:http://127.0.0.1:9' cannot be used: /v1/models answered 404"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def refuse(*args: Any, **kwargs: Any) -> None:
+    raise PolicyError("/v1/models answered 404")
 
 
 def test_view_of_an_unknown_episode_is_wrong_input(
@@ -294,7 +328,7 @@ def test_eval_refuses_every_setting_that_it_does_not_read(
         assert fix in line
     assert main(["eval", "math/arithmetic:split=train:weight=3", "--policy", "expert"]) == 2
     err = capsys.readouterr().err
-    assert "eval.split=train" in err
+    assert "--split train" in err
     assert "'weight'" in err
 
 
@@ -309,7 +343,7 @@ def test_eval_of_a_run_draws_as_the_run_s_own_evaluations_did(
     )
     with RunFolder.create(tmp_path / "run", stored):
         pass
-    asked = {"policy": str(tmp_path / "run"), "attempts": None, "tasks": None}
+    asked = {"policy": str(tmp_path / "run")}
     found = settings_of(["math/arithmetic", "limits.max_turns=4"], None, **asked)
     assert found.eval.sampling() == stored.eval.sampling()
     assert (found.eval.seed, found.limits.max_turns, found.limits.max_tokens) == (5, 4, 90)

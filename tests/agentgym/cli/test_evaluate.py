@@ -29,7 +29,7 @@ def write(folder: Path, *entries: object) -> Path:
 
 
 def sources(words: list[str], file: Path | None = None) -> list[tuple[str, dict[str, Any]]]:
-    config = settings_of(words, file, policy="expert", attempts=None, tasks=None)
+    config = settings_of(words, file, policy="expert")
     return [(source.name, dict(source.kwargs)) for source in config.envs]
 
 

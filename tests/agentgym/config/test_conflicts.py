@@ -55,7 +55,7 @@ def test_contradiction_is_one_sentence(settings: dict, key: str, words: str) -> 
 
 @pytest.mark.parametrize("settings", [settings for settings, _, _ in CONTRADICTIONS])
 def test_contradiction_raises_at_construction_too(settings: dict) -> None:
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(InvalidInputError):
         RunConfig(**settings)
 
 

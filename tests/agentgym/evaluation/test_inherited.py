@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def command_line(words: list[str], policy: Path) -> Mapping[str, Mapping[str, Any]]:
-    config = settings_of(words, None, policy=str(policy), attempts=None, tasks=None)
+    config = settings_of(words, None, policy=str(policy))
     return {source.name: source.kwargs for source in config.envs}
 
 
@@ -66,7 +66,7 @@ def test_f41_arguments_of_the_run_s_environment_are_taken_over(
 
 def test_f41_the_whole_setting_travels_in_python_as_on_the_command_line(run: Path) -> None:
     words = ["math/arithmetic", "eval.top_k=4"]
-    config = settings_of(words, None, policy=str(run), attempts=2, tasks=None)
+    config = settings_of(words, None, policy=str(run), options={"eval.attempts": 2})
     asked = asked_evaluation(
         "math/arithmetic",
         str(run),
@@ -95,7 +95,7 @@ def test_f41_an_argument_of_one_s_own_wins_one_by_one_and_is_said(run: Path) -> 
     own = {"levels": [2], "instructions": False}
     assert command_line(["math/arithmetic:levels=[2]"], run) == {"math/arithmetic": own}
     words = ["math/arithmetic:instructions=true,math/linear,games/gridworld:levels=[1]"]
-    config = settings_of(words, None, policy=str(run), attempts=None, tasks=None)
+    config = settings_of(words, None, policy=str(run))
     assert run_lines(config, str(run)) == [
         f"math/arithmetic with instructions=True; the run {run} has it with instructions=False",
         f"math/linear with no arguments; the run {run} is on math/arithmetic, games/gridworld",
@@ -116,17 +116,13 @@ def test_f41_a_secret_that_a_run_does_not_store_is_asked_for(tmp_path: Path) -> 
         command_line(["a/b-v0"], tmp_path / "run")
     found = command_line(["a/b-v0:api_key=again"], tmp_path / "run")
     assert found == {"a/b-v0": {"api_key": "again", "size": 2}}
-    assigned = settings_of(
-        ["a/b-v0:api_key=again"], None, policy=str(tmp_path / "run"), attempts=None, tasks=None
-    )
+    assigned = settings_of(["a/b-v0:api_key=again"], None, policy=str(tmp_path / "run"))
     assert "again" not in "".join(run_lines(assigned, str(tmp_path / "run")))
 
 
 def test_f41_a_file_says_it_all(run: Path, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("eval: {top_k: 12}\n", encoding="utf-8")
-    found = settings_of(
-        ["math/arithmetic"], tmp_path / "own.yaml", policy=str(run), attempts=None, tasks=None
-    )
+    found = settings_of(["math/arithmetic"], tmp_path / "own.yaml", policy=str(run))
     assert [source.kwargs for source in found.envs] == [{}]
 
 
