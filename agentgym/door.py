@@ -7,7 +7,8 @@ and `import agentgym` loads no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,8 +43,9 @@ from agentgym.opening import acting_problems, load_part, open_policy
 from agentgym.records import Json, Sampling, Task, Trajectory
 from agentgym.renderer.base import History
 from agentgym.runs.folder import RunFolder, read_config
+from agentgym.runs.policies import PolicyKind
 from agentgym.runs.progress import ProgressSink, Silent
-from agentgym.suites import TRAIN, load_suite
+from agentgym.suites import TRAIN, list_suites, load_suite
 
 RESUMABLE = frozenset(
     {
@@ -118,13 +120,18 @@ def rollout(
     opened = policy_of(policy, history=stored.rollout.history)
 
     async def run_them() -> tuple[Trajectory, ...]:
-        async with Engine(opened, max_concurrent=max_concurrent) as engine:
+        async with Engine(opened, max_concurrent=_live(policy, max_concurrent)) as engine:
             groups = await engine.run_groups(specs)
         if opened is not policy:
             await opened.aclose()
         return tuple(trajectory for group in groups for trajectory in group.trajectories)
 
     return run_coroutine(run_them())
+
+
+def _live(policy: AskedPolicy, asked: int) -> int:
+    """Return how many episodes may be live: a person plays one after the other."""
+    return 1 if policy == PolicyKind.HUMAN else asked
 
 
 def _check_rollout(
@@ -135,7 +142,7 @@ def _check_rollout(
     if group_size < 1:
         text = f"'group_size' must be at least 1 (got {group_size!r})"
         problems.append(Problem(key="group_size", text=text))
-    is_env = registry.is_known(env)
+    is_env = env not in list_suites() and registry.is_known(env)
     env_id = registry.spec(env).id if is_env else load_suite(env, env_kwargs=kwargs).env_id
     others = sorted({task.env_id for task in tasks} - {env_id})
     if others:
@@ -215,7 +222,8 @@ def run_evaluation(
     opened = policy_of(policy, history=asked.history)
 
     async def run() -> EvaluationResult:
-        async with Engine(opened, max_concurrent=max_concurrent, retries=retries) as engine:
+        live = _live(policy, max_concurrent)
+        async with Engine(opened, max_concurrent=live, retries=retries) as engine:
             result = await evaluate_policy(
                 engine,
                 tasks,
@@ -351,11 +359,25 @@ def run_training(
         sink.on_phase("train", config.steps - session.state.next_step)
         return await loop.run_loop(session)
 
-    with _open_folder(path, config, is_resumed=is_resumed) as folder:
+    with (
+        _open_folder(path, config, is_resumed=is_resumed) as folder,
+        _without_trace(folder, is_new=not is_resumed),
+    ):
         summary = run_interruptible(run(folder))
         if int(os.environ.get("RANK", "0")) == 0:
             write_report(folder.path)
         return summary
+
+
+@contextmanager
+def _without_trace(folder: RunFolder, *, is_new: bool) -> Generator[None]:
+    """Take the folder of a new run away if the run ends before it has anything to keep."""
+    try:
+        yield
+    except BaseException:
+        if is_new and int(os.environ.get("RANK", "0")) == 0 and not folder.has_work:
+            folder.remove()
+        raise
 
 
 def _open_folder(path: Path, config: RunConfig, *, is_resumed: bool) -> RunFolder:

@@ -35,6 +35,7 @@ _NO_TIME_LIMIT = -1
 """`max_episode_steps` by which `gymnasium.make` is told to put no bound on an episode."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?-v(?P<version>[0-9]+)")
+_VERSION = re.compile(r"-v[0-9]+$")
 _TARGET = re.compile(r"\s*(?P<path>[\w.]+:[\w.]+)\s*(?:\[(?P<extra>[\w-]+)\])?\s*")
 
 EnvClass = TypeVar("EnvClass", bound=type[Any])
@@ -139,7 +140,7 @@ def list_envs() -> tuple[str, ...]:
 
 
 def spec(env_id: str) -> EnvEntry:
-    """Return what is known of an id.
+    """Return what is known of an id; without a version the newest one is meant.
 
     Raises:
         RegistryError: If it is unknown; the message names the nearest one.
@@ -173,6 +174,14 @@ def registered_in(module: str) -> dict[str, EnvEntry]:
             for env_id, entry in _entries.items()
             if env_id == entry.id and entry.target.startswith(f"{module}:")
         }
+
+
+def _versioned(env_id: str) -> str:
+    """Return the id with the newest version of what is named without one."""
+    if env_id in _entries or _VERSION.search(env_id):
+        return env_id
+    others = [known for known in _entries if _VERSION.sub("", known) == env_id]
+    return max(others, key=lambda known: int(known.rpartition("-v")[2]), default=env_id)
 
 
 def load(env_id: str) -> Callable[..., Any]:
@@ -263,8 +272,8 @@ def _found(env_id: str) -> EnvEntry | None:
     if place:
         module = open_place(place)
         name = name or only_one(place, registered_in(module))
-    entry = _entries.get(name) or _adopted(name)
-    if entry is not None:
+    entry = _entries.get(_versioned(name)) or _adopted(name)
+    if entry is not None and place:
         _entries[env_id] = entry
     return entry
 

@@ -22,6 +22,7 @@ from agentgym.blocking import run_blocking
 from agentgym.checks.episodes import random_well_formed
 from agentgym.config import RunConfig
 from agentgym.config.experts import lack_of_expert
+from agentgym.config.implications import TOKENIZER_EPISODES
 from agentgym.errors import ConfigError
 from agentgym.policies.expert import ExpertPolicy
 from agentgym.policy import GenerateRequest
@@ -31,8 +32,6 @@ from agentgym.trainers.warmstart import play_training_tasks
 
 logger = logging.getLogger(__name__)
 
-_EPISODES = 512
-"""Episodes from which a new tokenizer learns its merges."""
 _RANDOM_TURNS = 4
 """Turns of an episode without an expert: more of the same kind teach no further words."""
 _MOST_TAGS = 64
@@ -46,7 +45,7 @@ async def corpus_texts(stream: TaskStream, config: RunConfig) -> tuple[str, ...]
     Raises:
         ConfigError: If no episode could be played.
     """
-    tasks = [stream.draw(index) for index in range(_EPISODES)]
+    tasks = [stream.draw(index) for index in range(TOKENIZER_EPISODES)]
     lacking = await _without_expert(tasks)
     limits = config.limits.to_limits()
     short = replace(limits, max_turns=min(limits.max_turns or _RANDOM_TURNS, _RANDOM_TURNS))

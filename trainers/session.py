@@ -82,6 +82,8 @@ class Session:
     """Clock when it began."""
     step: int = 0
     """Steps taken."""
+    has_warned_of_length: bool = False
+    """Whether it was said that the length limit decides the outcomes."""
     began: float = field(default_factory=time.monotonic)
     """Clock at the start of this process's share of the run."""
     clock: Stopwatch = field(default_factory=Stopwatch)

@@ -195,8 +195,9 @@ def record_step(
         return state
     session.progress.on_step(row)
     warning = length_warning(cut_off(episodes), [score.outcome for score in episodes.scores])
-    if warning is not None:
-        logger.warning("step %d: %s", state.next_step, warning)
+    if warning is not None and not session.has_warned_of_length:
+        session.has_warned_of_length = True
+        logger.warning("step %d (said once): %s", state.next_step, warning)
     session.reached = _with_offsets(session, state)
     return session.reached
 

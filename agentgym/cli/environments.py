@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Environments: list, show, check, play.", rich_markup_mode=None)
 
-EnvId = Annotated[str, typer.Argument(help="Such as math/arithmetic-v0.", metavar="ENV")]
+EnvId = Annotated[
+    str,
+    typer.Argument(
+        help="Such as math/arithmetic or math/arithmetic-v0:levels=[1,2]:tools=false.",
+        metavar="ENV[:KEY=VALUE]...",
+    ),
+]
 Kwargs = Annotated[
-    list[str] | None, typer.Argument(help="Arguments of the environment.", metavar="[KEY=VALUE]...")
+    list[str] | None,
+    typer.Argument(help="Arguments of the environment, apart.", metavar="[KEY=VALUE]..."),
 ]
 
 _HINT = "An empty line ends your turn, Ctrl-D the episode."
@@ -52,7 +59,7 @@ def show(env_id: EnvId, kwargs: Kwargs = None) -> None:
     env = make(env_id, kwargs)
     try:
         observation, _ = env.reset(seed=0)
-        say(f"{env_id}\n")
+        say(f"{env.spec.id}\n")
         kind = cast("type[object]", env.__class__)
         say((inspect.getdoc(kind) or "no description").strip())
         say(f"\nsystem prompt:\n{env.system_prompt or '(none)'}")
@@ -75,7 +82,8 @@ def check(
     from agentgym.checks.env import check_env
 
     make(env_id, kwargs).close()
-    show_report(check_env(env_id, env_kwargs=parse_kwargs(kwargs)), as_json=as_json)
+    name, arguments = target(env_id, kwargs)
+    show_report(check_env(name, env_kwargs=arguments), as_json=as_json)
 
 
 @app.command()
@@ -156,6 +164,27 @@ def parse_kwargs(arguments: list[str] | None) -> dict[str, Any]:
     return {k: parse_value(v) if isinstance(v, str) else v for k, v in tree.items()}
 
 
+def target(text: str, arguments: list[str] | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the name in `ENV[:KEY=VALUE]...` and its arguments, those given apart over them.
+
+    Raises:
+        ConfigError: If it names more than one, or has what only a run reads.
+    """
+    from agentgym.config import InvalidInputError, Problem
+    from agentgym.config.command_line import SOURCE_KEYS, parse_sources
+
+    sources = parse_sources(text)
+    if len(sources) != 1:
+        wrong = f"one environment is taken here (got {text!r})"
+        raise InvalidInputError([Problem(text=wrong)])
+    (source,) = sources
+    unread = [key for key in SOURCE_KEYS if key in source]
+    if unread:
+        wrong = f"{unread[0]!r} has no effect here: it is read by a run (got {text!r})"
+        raise InvalidInputError([Problem(text=wrong)])
+    return source["name"], {**source.get("kwargs", {}), **parse_kwargs(arguments)}
+
+
 def make(env_id: str, arguments: list[str] | None) -> Any:
     """Return an unwrapped environment made with `key=value` arguments.
 
@@ -166,15 +195,15 @@ def make(env_id: str, arguments: list[str] | None) -> Any:
     from agentgym.config import InvalidInputError, Problem
     from agentgym.config.preflight import argument_problems
 
-    kwargs = parse_kwargs(arguments)
-    problems = list(argument_problems(env_id, kwargs))
+    name, kwargs = target(env_id, arguments)
+    problems = list(argument_problems(name, kwargs))
     if problems:
         raise InvalidInputError(problems)
     try:
-        return registry.make(env_id, **kwargs).unwrapped
+        return registry.make(name, **kwargs).unwrapped
     except (EnvError, TaskError, TypeError, ValueError) as error:  # the constructor's own words
         raise InvalidInputError(
-            [Problem(text=f"{env_id}: {' '.join(str(error).split())}")]
+            [Problem(text=f"{name}: {' '.join(str(error).split())}")]
         ) from error
 
 
@@ -186,6 +215,7 @@ def load_suite(name: str) -> Suite:
     """
     from agentgym import registry, suites
 
-    if name not in suites.list_suites() and registry.is_known(name):
+    known, kwargs = target(name)
+    if known not in suites.list_suites() and registry.is_known(known):
         make(name, None).close()
-    return suites.load_suite(name)
+    return suites.load_suite(known, env_kwargs=kwargs)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentgym.cli.output import complain, print_table, say
-from agentgym.runs.policies import POLICY_HELP
+from agentgym.runs.policies import POLICY_HELP, PolicyKind
 
 if TYPE_CHECKING:
     from agentgym.asking import Asked
     from agentgym.config import RunConfig
     from agentgym.evaluation.result import Breakdown, EvaluationResult
+    from agentgym.records import Trajectory
     from agentgym.runs.reserved import ReservedFile
 
 _NAMED = 3
@@ -101,14 +102,28 @@ def _run(config: RunConfig, asked: Asked, policy: str) -> EvaluationResult:
     from agentgym.cli.live import progress_sink
 
     with progress_sink() as sink:
+
+        def told(episode: Trajectory) -> None:
+            if policy == PolicyKind.HUMAN:  # who asks to play wants to know at once
+                say(_ending(episode))
+            else:
+                sink.on_step({"outcome": episode.outcome or 0.0})
+
         sink.on_phase("evaluate", None)
         return door.run_evaluation(
             asked,
             policy,
             max_concurrent=config.rollout.max_concurrent,
             retries=config.rollout.retries,
-            on_episode=lambda episode: sink.on_step({"outcome": episode.outcome or 0.0}),
+            on_episode=told,
         )
+
+
+def _ending(episode: Trajectory) -> str:
+    """Return how an episode ended, for the person who played it."""
+    if episode.outcome is None:
+        return f"no outcome: {episode.failure.message if episode.failure else 'it was cancelled'}"
+    return f"outcome {episode.outcome:g} after {len(episode.turns)} turns ({episode.stop_reason})"
 
 
 def _reserved(

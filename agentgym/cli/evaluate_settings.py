@@ -64,7 +64,7 @@ def settings_of(
     settings = [word for word in words if is_assignment(word)]
     named = _sources([f"{_SOURCES}={','.join(w for w in words if not is_assignment(w))}"])
     listed = _sources([word for word in settings if _key(word) == _SOURCES])
-    problems = [*_unread_settings(settings), *_unread_of_sources([*named, *listed])]
+    problems = [*_unread_settings(settings, named), *_unread_of_sources([*named, *listed])]
     if problems:
         raise InvalidInputError(problems)
     run = read_policy(policy).run if file is None else None
@@ -145,16 +145,17 @@ def _key(word: str) -> str:
     return word.partition("=")[0]
 
 
-def _unread_settings(settings: Sequence[str]) -> Iterator[Problem]:
+def _unread_settings(settings: Sequence[str], named: Sequence[EnvSource]) -> Iterator[Problem]:
     from agentgym.config import Problem
+    from agentgym.config.preflight import argument_hint
 
     for setting in settings:
         key = _key(setting)
         if key in _ACCEPTED or key.startswith("limits."):
             continue
-        text = (
-            f"{key!r} is no setting of an evaluation{_INSTEAD.get(key, '')}; accepted are "
-            f"{', '.join(_ACCEPTED)}"
+        hint = argument_hint(key, named)
+        text = f"{key!r} is no setting of an evaluation" + (
+            hint or f"{_INSTEAD.get(key, '')}; accepted are {', '.join(_ACCEPTED)}"
         )
         yield Problem(key=key, where=COMMAND_LINE, text=text)
 

@@ -1,4 +1,4 @@
-"""`agentgym compare`, `view`, `plot`: what lies in the folders of runs."""
+"""`agentgym runs`, `compare`, `view`, `plot`: what lies in the folders of runs."""
 
 from __future__ import annotations
 
@@ -137,6 +137,51 @@ def run_folder(name: str) -> Path:
     path = Path(name).expanduser()
     read_config(path)
     return path
+
+
+# ------------------------------------------------------------------------------------- runs
+
+
+def runs(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="Where they are; runs/ by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the runs in a folder: what each trained, how far it is, and its last evaluation."""
+    from agentgym.runs.folder import CONFIG, RUNS
+
+    place = folder if folder is not None else RUNS
+    found = sorted(place.glob(f"*/{CONFIG}"), key=lambda file: (file.stat().st_mtime, str(file)))
+    if not found and not place.is_dir():
+        raise ConfigError(f"there is no folder {str(place)!r}; a run makes it, or name another one")
+    header = ["run", "environments", "policy", "preset", "steps", "last evaluation", "state"]
+    rows = [_run_row(file.parent) for file in found]
+    if as_json:
+        print_json([dict(zip(header, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(header, rows)
+    else:
+        say(f"no run in {place}")
+
+
+def _run_row(path: Path) -> list[str]:
+    from agentgym.errors import AgentGymError
+    from agentgym.runs.folder import read_config, read_evaluations, read_metrics
+    from agentgym.runs.live import process_state, read_live
+
+    try:
+        config = read_config(path)
+        last = list(read_evaluations(path).values())[-1:]
+        live = read_live(path)
+        steps = max((int(row.get("step", 0)) for row in read_metrics(path)), default=0)
+    except AgentGymError as error:
+        return [str(path), "", "", "", "", "", " ".join(f"broken: {error}".split())]
+    means = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**one["outcome"]) for one in last]
+    names = ", ".join(source.name for source in config.envs)
+    state = process_state(live) if live is not None else "ended"
+    of = f"{steps} of {config.steps}"
+    return [str(path), names, config.policy, config.preset, of, *(means or [""]), state]
 
 
 # ------------------------------------------------------------------------------------- view

@@ -67,7 +67,6 @@ app = typer.Typer(
     cls=Commands,
     help="A multi-turn RL gym and trainer for language-model agents.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -77,6 +76,7 @@ app.add_typer(presets.app, name="presets")
 app.command("init")(scaffolding.init)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("runs")(inspect.runs)
 app.command("compare")(inspect.compare)
 app.command("view")(inspect.view)
 app.command("plot")(inspect.plot)

@@ -10,7 +10,13 @@ from agentgym.cli.output import print_json, print_table, say, show_report
 
 app = typer.Typer(help="Task suites: list, show, validate.", rich_markup_mode=None)
 
-SuiteName = Annotated[str, typer.Argument(help="A suite or an environment.", metavar="SUITE")]
+SuiteName = Annotated[
+    str,
+    typer.Argument(
+        help="A suite or an environment, such as math/arithmetic:levels=[1,2].",
+        metavar="SUITE[:KEY=VALUE]...",
+    ),
+]
 _MOST_VALIDATED = 200
 _MOST_PLAYED = 24
 
@@ -104,5 +110,5 @@ def validate(
     from agentgym.checks.suite import check_suite
     from agentgym.cli.environments import load_suite
 
-    load_suite(name)
-    show_report(check_suite(name, tasks_each=number, graded_each=played), as_json=as_json)
+    suite = load_suite(name)
+    show_report(check_suite(suite, tasks_each=number, graded_each=played), as_json=as_json)

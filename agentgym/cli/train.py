@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentgym.cli.live import progress_sink
-from agentgym.cli.output import INTERRUPTED, complain, console, print_table, say
+from agentgym.cli.output import INTERRUPTED, complain, print_table, say
 from agentgym.errors import AgentGymError, ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ def train(
     config: Annotated[Path | None, typer.Option(help="A YAML or TOML file.")] = None,
     preset: Annotated[str | None, typer.Option(help="Objective: name or YAML file.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="tiny[:SIZE], smollm2, a model folder, vllm:URL.")
+        str | None,
+        typer.Option(
+            help="tiny[:SIZE], smollm2, a run's folder, RUN/checkpoints/step_N, a model folder, "
+            "vllm:URL[,URL][#FOLDER]."
+        ),
     ] = None,
     allow_leak: Annotated[
         bool | None,
@@ -78,13 +82,16 @@ def _train(config: RunConfig, path: Path, *, is_resumed: bool, is_quiet: bool) -
     minutes = config.budget.minutes
     budget_s = minutes * 60 if minutes is not None else None
     with progress_sink(is_quiet=is_quiet, budget_s=budget_s) as sink:
-        sink.on_note(f"run folder: {path}")
+        for line in [f"run folder: {path}"] if is_resumed else _plan(config, path):
+            sink.on_note(line)
         try:
             summary = door.run_training(config, path, is_resumed=is_resumed, progress=sink)
         except KeyboardInterrupt:
             sink.on_done({})
-            if (path / "config.yaml").is_file():
-                door.write_report(path)
+            if not (path / "config.yaml").is_file():
+                complain("interrupted before there was anything to keep")
+                return INTERRUPTED
+            door.write_report(path)
             complain(f"interrupted; go on with: {resume}")
             return INTERRUPTED
         except AgentGymError as error:
@@ -113,15 +120,29 @@ def _interval(part: dict[str, float]) -> str:
     return f"{part['mean']:.3f} [{part['low']:.3f}, {part['high']:.3f}]"
 
 
-def _explain(config: RunConfig, path: Path) -> None:
-    """Print the resolved config and what it implies."""
+def _plan(config: RunConfig, path: Path) -> list[str]:
+    """Return what a run will do, a line each, and how its policy was trained before."""
     from agentgym.config.implications import implications
+    from agentgym.evaluation.inherited import differences
+    from agentgym.runs.folder import read_config
+    from agentgym.runs.policies import read_policy
+
+    lines = implications(config)
+    width = max(len(line.name) for line in lines)
+    found = [f"{'run folder':<{width}}  {path}"]
+    found += [f"{line.name:<{width}}  {line.value}" for line in lines]
+    run = read_policy(config.policy).run
+    if run is not None:
+        told = differences(run, read_config(run), config.envs)
+        found += [f"{'policy':<{width}}  {line}" for line in told]
+    return found
+
+
+def _explain(config: RunConfig, path: Path) -> None:
+    """Print what would be done, and the resolved config that says so."""
     from agentgym.config.redaction import redact
     from agentgym.files.plain_yaml import dump_yaml
 
-    say(dump_yaml(redact(config.to_dict())))
-    out = console()
-    width = max(len(line.name) for line in implications(config))
-    out.print(f"run folder{' ' * (width - 10)}  {path}", soft_wrap=True)
-    for line in implications(config):
-        out.print(f"{line.name:<{width}}  {line.value}", soft_wrap=True)
+    for line in _plan(config, path):
+        say(line)
+    say(f"\n{dump_yaml(redact(config.to_dict()))}")

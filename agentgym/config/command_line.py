@@ -19,7 +19,8 @@ from agentgym.config.problems import InvalidInputError, Problem
 COMMAND_LINE = "command line"
 
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
-_SOURCE_KEYS = ("weight", "split")
+SOURCE_KEYS = ("weight", "split")
+"""Settings of a source that are no arguments of its environment."""
 _BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
@@ -82,7 +83,7 @@ def _source(text: str) -> dict[str, Any]:
         for key, value in settings.items()
     }
     source: dict[str, Any] = {"name": name.strip()}
-    source |= {key: values.pop(key) for key in _SOURCE_KEYS if key in values}
+    source |= {key: values.pop(key) for key in SOURCE_KEYS if key in values}
     if values:
         source["kwargs"] = values
     return source
@@ -101,6 +102,6 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
 
 def write_source(source: Mapping[str, Any]) -> str:
     """Return the text that `parse_sources` reads back as `source`."""
-    settings = {key: source[key] for key in _SOURCE_KEYS if key in source}
+    settings = {key: source[key] for key in SOURCE_KEYS if key in source}
     settings |= source.get("kwargs", {})
     return ":".join([source["name"], *(f"{k}={json.dumps(v)}" for k, v in settings.items())])

@@ -1,4 +1,4 @@
-"""Whether environments have what a warm start learns from: a scripted expert, and guesses."""
+"""Whether a policy can begin to learn: from a scripted expert and guesses, or by itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from agentgym.config.problems import Problem
 from agentgym.config.schema import RunConfig
 from agentgym.env import TextEnv
 from agentgym.errors import AgentGymError
+from agentgym.protocols.plain import PlainText
 from agentgym.records import Json, Task
+from agentgym.runs.policies import PolicyKind, read_policy
 from agentgym.suites import load_suite
+
+_READERS = "a policy that can read already: smollm2 or a model folder"
 
 
 def demonstration_problems(config: RunConfig) -> Iterator[Problem]:
@@ -26,9 +30,12 @@ def demonstration_problems(config: RunConfig) -> Iterator[Problem]:
         task = load_suite(source.name, env_kwargs=kwargs).task(source.split, 0)
         reason = lack_of_expert(task)
         if reason is not None:
+            is_blank = read_policy(config.policy).kind is PolicyKind.TINY
+            fix = "train without one (warmstart.steps=0), or write an expert()"
+            if is_blank and config.warmstart.path is None and _form_of(task) is not None:
+                fix = f"write an expert(), or take {_READERS}"
             text = (
-                f"{source.name} has no expert that a warm start could learn from ({reason}): "
-                "train without one (warmstart.steps=0), or write an expert()"
+                f"{source.name} has no expert that a warm start could learn from ({reason}): {fix}"
             )
             yield Problem(key="warmstart.steps", text=text)
         elif config.warmstart.guess_share > 0 and not _has_guess(task):
@@ -37,6 +44,42 @@ def demonstration_problems(config: RunConfig) -> Iterator[Problem]:
                 f"(got {config.warmstart.guess_share!r})"
             )
             yield Problem(key="warmstart.guess_share", text=text)
+
+
+def blank_policy_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield a problem for each source that a policy which knows nothing could never act in.
+
+    Without a warm start a new model writes tokens at random. Where an action is any text it may be
+    rewarded by chance; a call or an answer in a form that it has never seen it does not hit.
+    """
+    if read_policy(config.policy).kind is not PolicyKind.TINY:
+        return
+    if config.warmstart.steps > 0 or config.warmstart.path is not None:
+        return
+    for source in config.envs:
+        kwargs = cast("Mapping[str, Json]", source.kwargs)
+        task = load_suite(source.name, env_kwargs=kwargs).task(source.split, 0)
+        form = _form_of(task)
+        if form is None:
+            continue
+        has_expert = lack_of_expert(task) is None
+        fix = "leave 'warmstart.steps' at its default" if has_expert else "write an expert()"
+        text = (
+            f"{source.name} cannot be learned by a new {config.policy!r} model without a warm "
+            f"start: it knows nothing, and an action there has a form ({form}) that it never hits; "
+            f"{fix}, or take {_READERS}"
+        )
+        yield Problem(key="policy", text=text)
+
+
+def _form_of(task: Task) -> str | None:
+    """Return the name of the form that actions of a task must have; None if any text is one."""
+    env: Any = registry.make(task.env_id, **task.env_kwargs).unwrapped
+    try:
+        protocol = getattr(env, "protocol", None)
+        return None if protocol is None or protocol.id == PlainText().id else str(protocol.id)
+    finally:
+        env.close()
 
 
 def lack_of_expert(task: Task) -> str | None:

@@ -22,6 +22,8 @@ from agentgym.suites import load_suite
 _TINY_PARAMETERS: Mapping[str, float] = {"small": 0.4e6, "base": 3.5e6, "large": 21e6}
 _SMOLLM2_PARAMETERS = 134.5e6
 _MAX_HEADER_BYTES = 100_000_000  # the format's own bound
+TOKENIZER_EPISODES = 512
+"""Episodes from which the tokenizer of a new model learns its merges."""
 _ADAM_BYTES = 8  # two float32 moments
 
 
@@ -46,6 +48,7 @@ def implications(config: RunConfig) -> list[Implication]:
     tokens = most_tokens(limits, config.rollout.max_new_tokens)
     updates = config.optim.updates_per_step
     found = [
+        ("before step 1", _beginning_line(config)),
         ("episodes a step", _episodes_line(config)),
         ("episodes in all", f"{episodes * config.steps:,} in {config.steps} steps"),
         ("turns an episode", f"at most {limits.max_turns}" if limits.max_turns else "no bound"),
@@ -85,6 +88,20 @@ def most_tokens(limits: Limits, max_new_tokens: int) -> int | None:
     by_turns = limits.max_turns * max_new_tokens if limits.max_turns is not None else None
     bounds = [bound for bound in (by_turns, limits.max_tokens) if bound is not None]
     return min(bounds, default=None)
+
+
+def _beginning_line(config: RunConfig) -> str:
+    """Return what is played and learned before the first step."""
+    parts: list[str] = []
+    warm = config.warmstart
+    if read_policy(config.policy).kind is PolicyKind.TINY and warm.path is None:
+        parts.append(f"{TOKENIZER_EPISODES} episodes that the tokenizer learns from")
+    if warm.steps:
+        parts.append(
+            f"warm start: {warm.demos:,} expert episodes, {warm.steps:,} updates of "
+            f"{warm.batch_size} each"
+        )
+    return "; ".join(parts) or "nothing is played or learned"
 
 
 def _episodes_line(config: RunConfig) -> str:

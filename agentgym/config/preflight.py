@@ -8,6 +8,7 @@ imports no part.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentgym import registry
-from agentgym.config.experts import demonstration_problems
+from agentgym.config.experts import blank_policy_problems, demonstration_problems
 from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
-from agentgym.config.schema import Device, RunConfig, SamplingEngine
+from agentgym.config.schema import Device, EnvSource, RunConfig, SamplingEngine
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.first_looks import FirstLooks, compare_first_looks
@@ -56,6 +57,7 @@ def checked_config(
             raise
         config = error.rest
         problems.extend(error.problems)
+    problems = [_as_argument(problem, config.envs) for problem in problems]
     known = {problem.key.partition(".")[0] for problem in problems}
     try:
         preflight(config, run_dir=run_path(config))
@@ -97,6 +99,7 @@ def preflight(config: RunConfig, *, run_dir: Path | None = None) -> None:
     problems += [*preset_problems(config), *_run_dir_problems(run_dir), *_engine_problems(config)]
     if not problems:
         problems += [*_leak_problems(config), *demonstration_problems(config)]
+        problems += blank_policy_problems(config)
     if problems:
         raise InvalidInputError(problems)
 
@@ -160,6 +163,31 @@ def argument_problems(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[Proble
         if key not in known:
             text = f"{env_id} takes no argument {key!r}{nearest(key, known)}"
             yield Problem(key="envs", text=text)
+
+
+def _as_argument(problem: Problem, sources: Iterable[EnvSource]) -> Problem:
+    """Return a problem of an unknown setting that is an argument of an environment, as such."""
+    hint = argument_hint(problem.key, sources) if problem.text.startswith("unknown setting") else ""
+    if not hint:
+        return problem
+    return dataclasses.replace(problem, text=f"unknown setting {problem.key!r}{hint}")
+
+
+def argument_hint(key: str, sources: Iterable[EnvSource]) -> str:
+    """Return where the argument `key` of one of the sources is written; empty if it is of none."""
+    for source in sources:
+        try:
+            suite = load_suite(source.name) if source.name in list_suites() else None
+            env_id = suite.env_id if suite is not None else source.name
+            known = inspect.signature(registry.load(env_id)).parameters
+        except (AgentGymError, TypeError, ValueError):  # said elsewhere
+            continue
+        if key in known:
+            return (
+                f"; it is an argument of {source.name}, which stands beside its name: "
+                f"{source.name}:{key}=…"
+            )
+    return ""
 
 
 def evaluates(config: RunConfig) -> bool:

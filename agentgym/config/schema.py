@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Field, JsonValue, ValidationInfo, model_validator
 
+from agentgym.config.section import Section
 from agentgym.limits import Limits
 from agentgym.records import Sampling
 from agentgym.renderer.base import History
@@ -98,32 +91,6 @@ class Concurrency(StrEnum):
 
     FIXED = "fixed"
     ADAPTIVE = "adaptive"
-
-
-class Section(BaseModel):
-    """A frozen group of settings; an unknown name is an error."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
-    )
-
-    def __init__(self, /, **values: Any) -> None:
-        """Make the section of plain values.
-
-        Raises:
-            InvalidInputError: With one line for each value that is wrong.
-        """
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            # Imported here: the sentences speak of the schema.
-            from agentgym.config.problems import InvalidInputError
-            from agentgym.config.sentences import sentence
-
-            raise InvalidInputError([sentence(item) for item in error.errors()]) from None
-
-    # Pydantic's own mark: sections inside a section are validated with it, not made one by one.
-    __init__.__dict__["__pydantic_base_init__"] = True
 
 
 class EnvSource(Section):

@@ -11,6 +11,7 @@ from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, Source
 
 _PROMPT = "> "
+_RULES = "An answer is one line. Ctrl-C ends everything."
 _CONTROL = {
     code: "\ufffd" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"
 }
@@ -41,6 +42,7 @@ class HumanPolicy:
         self._show = show
         self._turn_taking = asyncio.Lock()
         self._seen: dict[str, int] = {}
+        self._episodes = 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Return the line that the person typed.
@@ -49,6 +51,10 @@ class HumanPolicy:
             PolicyError: If the input ended.
         """
         async with self._turn_taking:
+            if request.episode_id not in self._seen:
+                self._episodes += 1
+                rules = f" {_RULES}" if self._episodes == 1 else ""
+                self._show(f"\n--- episode {self._episodes}.{rules}\n")
             for message in request.messages[self._seen.get(request.episode_id, 0) :]:
                 self._show(f"[{message.role}] {message.content.translate(_CONTROL)}\n")
             # The person's own line comes back as the next assistant message: skip it.

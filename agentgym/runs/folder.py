@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,10 @@ LOCK = ".lock"
 STATE_FILE = "state.json"
 """Where the loop stood, in the folder of a checkpoint."""
 STREAMS = ("metrics", "trajectories", "scores")
+BASE = "base"
+"""Folder in a run's: a new model as it was built, which is built again in seconds."""
+LIVE_FILE = "live.json"
+"""What a run does now."""
 T = TypeVar("T", Trajectory, Score)
 _LONGEST_NAME = 100
 """Characters; file systems take 255 bytes, and numbers and endings come on top."""
@@ -154,6 +159,22 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> Path:
         """Write a file of the folder, whole or not at all, and return its path."""
         return write_atomic(self.path / name, text)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the run has left anything that it could go on from, or that a person may read."""
+        files = [self.path / f"{name}.jsonl" for name in STREAMS]
+        if any(file.is_file() and file.stat().st_size for file in files):
+            return True
+        bare = {CONFIG, LOCK, BASE, LIVE_FILE, *(f"{name}.jsonl" for name in STREAMS)}
+        return any(entry.name not in bare for entry in self.path.iterdir())
+
+    def remove(self) -> None:
+        """Take the folder away, and the folders above it that are empty then."""
+        self.close()
+        shutil.rmtree(self.path)
+        with suppress(OSError):  # there are other runs in it
+            self.path.parent.rmdir()
 
     def close(self) -> None:
         """Close every file and give the lock back. May be called more than once."""

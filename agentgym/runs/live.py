@@ -23,10 +23,10 @@ from typing import Any, Self
 
 from agentgym.episode import Episode
 from agentgym.errors import RecordError
+from agentgym.runs.folder import LIVE_FILE as LIVE
 from agentgym.runs.json_files import read_json
 from agentgym.runs.text import plain
 
-LIVE = "live.json"
 SCHEMA = 1
 _INTERVAL_S = 1.0
 _LATE_S = 10.0

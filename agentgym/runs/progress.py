@@ -34,6 +34,11 @@ SHOWN = (
 )
 """Metrics that the line shows, in this order, as far as there is room."""
 _MAX_SHOWN = 4
+_BAR, _NARROW_BAR = 24, 10
+_WIDE = 100
+"""Columns of a terminal from which there is room for the long bar."""
+_TIMES = 24
+"""Columns of the two times, and of the gaps between all parts of the line."""
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -105,6 +110,7 @@ class Lines:
         self._stream = stream
         self._clock = clock
         self._budget_s = budget_s
+        self._warned: set[str] = set()
         self._name, self._total, self._done = "", None, 0
         self._began = self._last = clock()
 
@@ -129,7 +135,7 @@ class Lines:
 
     def on_evaluation(self, result: EvaluationResult) -> None:
         """Write the headline and the warnings."""
-        for line in evaluation_lines(result):
+        for line in evaluation_lines(result, self._warned):
             self._write(line)
 
     def on_note(self, text: str) -> None:
@@ -159,9 +165,11 @@ class Live:
         self._budget_s = budget_s
         self._began = time.monotonic()
         self._task: TaskID | None = None
+        self._room = 0
+        self._warned: set[str] = set()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=_BAR if console.width >= _WIDE else _NARROW_BAR),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
@@ -188,20 +196,23 @@ class Live:
             self._bar.stop_task(self._task)
         self._began = time.monotonic()
         self._task = self._bar.add_task(plain(name), total=total, shown="")
+        bar = _BAR if self._console.width >= _WIDE else _NARROW_BAR
+        self._room = self._console.width - len(name) - bar - 2 * len(str(total)) - _TIMES
 
     def on_step(self, metrics: Mapping[str, float]) -> None:
         """Move the line on."""
         if self._task is None:
             return
-        shown = shown_metrics(metrics)
-        self._bar.update(self._task, advance=1, shown=shown)
+        budget = ""
         if self._budget_s is not None:
             left = self._budget_s - (time.monotonic() - self._began)
-            self._bar.update(self._task, shown=f"{shown} budget {duration(max(left, 0.0))}")
+            budget = f"budget {duration(max(left, 0.0))} "
+        shown = budget + shown_metrics(metrics, room=self._room - len(budget))
+        self._bar.update(self._task, advance=1, shown=shown)
 
     def on_evaluation(self, result: EvaluationResult) -> None:
         """Print the headline and the warnings above the line."""
-        for line in evaluation_lines(result):
+        for line in evaluation_lines(result, self._warned):
             self.on_note(line)
 
     def on_note(self, text: str) -> None:
@@ -215,14 +226,22 @@ class Live:
             self._console.print(plain(f"{key}: {value}"), markup=False, highlight=False)
 
 
-def evaluation_lines(result: EvaluationResult) -> list[str]:
-    """Return the headline of an evaluation, and its warnings, a line each."""
+def evaluation_lines(result: EvaluationResult, warned: set[str]) -> list[str]:
+    """Return the headline of an evaluation and its warnings, those not said before, a line each.
+
+    Args:
+        result: What was found.
+        warned: What was said before; what is said now is added.
+    """
     failed = result.counts["failed"]
     line = (
         f"{result.name}: outcome {result.outcome}, solved {result.success} "
         f"on {result.counts['tasks']} tasks of {', '.join(result.suites)}"
     )
-    return [line + (f", {failed} attempts failed" if failed else ""), *result.warnings]
+    new = [text for text in result.warnings if text not in warned]
+    warned.update(new)
+    headline = line + (f", {failed} attempts failed" if failed else "")
+    return [headline, *(f"warning: {text}" for text in new)]
 
 
 def seconds_left(
@@ -256,7 +275,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d} h"
 
 
-def shown_metrics(metrics: Mapping[str, float]) -> str:
-    """Return the metrics that matter most, as `name value` pairs."""
+def shown_metrics(metrics: Mapping[str, float], *, room: int | None = None) -> str:
+    """Return the metrics that matter most, as `name value` pairs, as many as `room` holds whole."""
     names = [name for name in SHOWN if name in metrics] or list(metrics)
-    return "  ".join(f"{name} {metrics[name]:.4g}" for name in names[:_MAX_SHOWN])
+    shown = ""
+    for name in names[:_MAX_SHOWN]:
+        longer = f"{shown}{'  ' if shown else ''}{name} {metrics[name]:.4g}"
+        if room is not None and len(longer) > room:
+            break
+        shown = longer
+    return shown

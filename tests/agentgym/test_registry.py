@@ -96,13 +96,25 @@ def test_unknown_id_names_the_nearest() -> None:
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize("asked", ["test/door-v0", "test/door", "test/door-v11"])
+@pytest.mark.parametrize("asked", ["test/door-v0", "test/door-v11"])
 def test_other_version_names_the_newest(asked: str) -> None:
     # As numbers: v10 is newer than v9.
     register_env("test/door-v9")(Door)
     register_env("test/door-v10")(OtherDoor)
     with pytest.raises(RegistryError, match=r"version that exists is 'test/door-v10'"):
         registry.make(asked)
+
+
+@pytest.mark.usefixtures("clean")
+def test_b5_an_id_without_a_version_is_the_newest_one() -> None:
+    register_env("test/door-v9")(Door)
+    register_env("test/door-v10")(OtherDoor)
+    assert registry.is_known("test/door")
+    assert registry.spec("test/door").id == "test/door-v10"
+    made = registry.make("test/door")
+    assert isinstance(made.unwrapped, OtherDoor)
+    assert made.unwrapped.spec.id == "test/door-v10"  # what is recorded has the version
+    assert not registry.is_known("test/doo")
 
 
 @pytest.mark.usefixtures("clean")

@@ -12,7 +12,7 @@ import pytest
 
 from agentgym import ToolEnv, door, registry, tool
 from agentgym.cli.main import main
-from agentgym.config import InvalidInputError
+from agentgym.config import InvalidInputError, load_config
 from agentgym.config.experts import lack_of_expert
 from agentgym.config.preflight import checked_config
 from agentgym.records import Task
@@ -83,9 +83,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("env_id", [OURS, FOREIGN])
-def test_a_new_model_is_trained_without_an_expert(here: Path, env_id: str) -> None:
-    assert main(["train", env_id, "--policy", "tiny", "warmstart.steps=0", *SETTINGS]) == 0
+def test_a2_a_new_model_is_not_trained_where_it_cannot_hit_the_form_of_an_action(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Class of A-2: *a run that cannot learn is begun, and advised in the wrong direction*."""
+    for extra in ([], ["--dry-run"]):
+        cold = ["--policy", "tiny", "warmstart.steps=0", *SETTINGS, *extra]
+        assert main(["train", OURS, *cold]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "cannot be learned by a new 'tiny' model" in line
+        assert "write an expert(), or take a policy that can read already" in line
+        assert main(["train", "math/arithmetic", *cold]) == 2
+        assert "leave 'warmstart.steps' at its default" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_a_new_model_is_trained_without_an_expert(here: Path) -> None:
+    assert main(["train", FOREIGN, "--policy", "tiny", "warmstart.steps=0", *SETTINGS]) == 0
     run = here / "run"
     assert [row["step"] for row in read_metrics(run)] == [1]
     episodes = list(read_trajectories(run))
@@ -94,7 +108,8 @@ def test_a_new_model_is_trained_without_an_expert(here: Path, env_id: str) -> No
 
 
 def test_tokenizer_learns_from_what_is_there_and_can_write_the_rest(here: Path) -> None:
-    assert main(["train", OURS, "--policy", "tiny", "warmstart.steps=0", *SETTINGS]) == 0
+    settings = [f"envs={OURS}", "policy=tiny", "warmstart.steps=0", *SETTINGS]
+    door.run_training(load_config(assignments=settings), here / "run", is_resumed=False)
     renderer = load_renderer(here / "run" / "base")
     # Of the system prompt and the first observation: one token a word.
     assert len(renderer.encode_completion("France")) <= 2 + 1
@@ -110,12 +125,16 @@ def test_a_warm_start_without_an_expert_is_refused_before_there_is_a_folder(
     assert main(["train", env_id, "--policy", "tiny", *SETTINGS, *extra]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{env_id} has no expert that a warm start could learn from" in line
-    assert "train without one (warmstart.steps=0), or write an expert()" in line
+    fix = {
+        OURS: "write an expert(), or take a policy that can read already: smollm2",
+        FOREIGN: "train without one (warmstart.steps=0), or write an expert()",
+    }
+    assert fix[env_id] in line
     assert list(here.iterdir()) == []
 
 
 def test_python_is_refused_alike(here: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"warmstart\.steps=0"):
+    with pytest.raises(InvalidInputError, match=r"write an expert\(\)"):
         door.train({"envs": [OURS], "policy": "tiny", "run_dir": "run"})
     assert list(here.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
 from pathlib import Path
@@ -188,6 +189,49 @@ def test_compare_needs_an_evaluation(
     RunFolder.create(tmp_path / "none", RunConfig()).close()
     assert main(["compare", str(run), str(tmp_path / "none")]) == 2
     assert "has no evaluation" in capsys.readouterr().err
+
+
+def test_b10_runs_are_listed_the_broken_ones_too(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder.create(tmp_path / "new", RunConfig(steps=7)).close()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.yaml").write_text("stepps: 3\n", encoding="utf-8")
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    rows = {Path(row["run"]).name: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["run"]["environments"] == "math/arithmetic-v0"
+    assert rows["run"]["steps"] == "2 of 100"
+    assert rows["run"]["last evaluation"].startswith("0.000 [0.000, ")
+    assert (rows["new"]["steps"], rows["new"]["last evaluation"]) == ("0 of 7", "")
+    assert "unknown setting 'stepps'" in rows["broken"]["state"]
+    assert main(["runs", str(tmp_path)]) == 0
+    assert main(["runs", str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_b10_completion_can_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "--install-completion" in capsys.readouterr().out
+
+
+def test_b11_the_help_names_every_kind_of_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for word in ("run's folder", "RUN/checkpoints/step_N", "smollm2", "vllm:", "openai:", "human"):
+        assert word in told
+
+
+def test_c7_a_person_plays_one_episode_after_the_other_and_sees_its_outcome(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("no idea\nno idea\n"))
+    arguments = ["eval", "math/arithmetic", "--policy", "human", "-n", "2", "limits.max_turns=1"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    places = [out.index(word) for word in ("--- episode 1. An answer is", "--- episode 2.")]
+    outcome = out.index("outcome 0 after 1 turns")
+    assert places[0] < outcome < places[1]
 
 
 def test_plot_draws_into_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

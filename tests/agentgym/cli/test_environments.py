@@ -62,3 +62,50 @@ def test_play_names_the_bound_of_the_task_alone(
     # Arithmetic sets its bound by the level of the task.
     assert main(["envs", "play", "math/arithmetic-v0", "levels=1", "--expert"]) == 0
     assert "--- turn 1 of " in capsys.readouterr().out
+
+
+# ------------------------------------------------------------ B-5: one way to write arguments
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["envs", "show", "math/arithmetic:levels=[1]:tools=false"],
+        ["envs", "show", "math/arithmetic-v0", "levels=[1]", "tools=false"],
+        ["envs", "show", "math/arithmetic-v0:tools=true:levels=[1]", "tools=false"],
+        ["tasks", "show", "math/arithmetic:levels=[1]", "-n", "2"],
+        ["envs", "play", "games/guess-number:levels=1", "--expert"],
+        ["train", "math/arithmetic:levels=[1]", "--dry-run"],
+    ],
+)
+def test_b5_arguments_stand_beside_the_name_with_or_without_a_version(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(words) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["envs", "show", "math/arithmetic:levell=1"], "takes no argument 'levell'"),
+        (["envs", "show", "math/arithmetic:weight=2"], "'weight' has no effect here"),
+        (["envs", "show", "math/arithmetic,games/wordle"], "one environment is taken here"),
+        (
+            ["train", "math/arithmetic", "levels=[1,2]"],
+            "it is an argument of math/arithmetic, which stands beside its name: math/arithmetic:l",
+        ),
+        (
+            ["eval", "math/arithmetic", "levels=[1,2]", "--policy", "expert"],
+            "'levels' is no setting of an evaluation; it is an argument of math/arithmetic",
+        ),
+    ],
+)
+def test_b5_what_is_written_elsewhere_is_told_its_place(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    if words[0] == "train":
+        pytest.importorskip("torch")
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

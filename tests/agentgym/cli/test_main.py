@@ -160,6 +160,8 @@ def test_dry_run_prints_the_config_and_starts_nothing(
     out = capsys.readouterr().out
     for words in ("gate.clip_high: 0.3", "seed: 4", "episodes a step", "staleness", "memory"):
         assert words in out
+    # What matters comes first.
+    assert out.index("512 episodes that the tokenizer learns from") < out.index("seed: 4")
     assert "runs/arithmetic-grpo-1" in out
     assert sorted(here.rglob("*")) == before
 

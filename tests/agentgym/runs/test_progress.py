@@ -7,6 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from agentgym.evaluation import EvaluationResult, Interval
+from agentgym.records import Sampling
 from agentgym.runs.progress import (
     Lines,
     Live,
@@ -94,3 +96,61 @@ def test_most_telling_metrics_are_shown_first() -> None:
     metrics = {"loss": 2.0, "zzz": 1.0, "outcome": 0.12345, "grad_norm": 3.0, "success": 0.5}
     assert shown_metrics(metrics) == "outcome 0.1235  success 0.5  loss 2  grad_norm 3"
     assert shown_metrics({"zzz": 1.0}) == "zzz 1"
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_b8_a_narrow_terminal_leaves_out_metrics_and_cuts_no_time(width: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, color_system=None)
+    metrics = {"outcome": 0.9844, "success": 0.9844, "loss": -0.0316, "turns_per_episode": 2.312}
+    with Live(console) as live:
+        live.on_phase("train", 60)
+        for _ in range(60):
+            live.on_step(metrics)
+    line = [line for line in stream.getvalue().splitlines() if "60/60" in line][-1]
+    assert "…" not in line
+    assert "outcome 0.9844" in line
+    assert ("turns_per_episode 2.312" in line) == (width == 140)
+
+
+def test_metrics_are_shown_whole_or_not_at_all() -> None:
+    metrics = {"outcome": 0.5, "success": 0.25}
+    assert shown_metrics(metrics, room=11) == "outcome 0.5"
+    assert shown_metrics(metrics, room=24) == "outcome 0.5"
+    assert shown_metrics(metrics, room=25) == "outcome 0.5  success 0.25"
+    assert shown_metrics(metrics, room=3) == ""
+
+
+def test_b8_a_warning_is_said_once() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    for step in (1, 2):
+        lines.on_evaluation(evaluation(step, "all were cut off"))
+    lines.on_evaluation(evaluation(3, "many failed"))
+    text = stream.getvalue()
+    assert text.count("warning: all were cut off") == 1
+    assert text.count("warning: many failed") == 1
+    assert text.count("outcome 0.500") == 3
+
+
+def evaluation(step: int, warning: str) -> EvaluationResult:
+    interval = Interval(mean=0.5, low=0.4, high=0.6, count=9)
+    return EvaluationResult(
+        name=f"step-{step:06d}",
+        policy_id="p",
+        suites=("a/b",),
+        split="held_out",
+        attempts_per_task=1,
+        sampling=Sampling(),
+        seed=0,
+        scorer_id="s",
+        outcome=interval,
+        success=interval,
+        pass_at={},
+        pooled_outcome=0.5,
+        outcome_without_failures=None,
+        counts={"failed": 0, "tasks": 9},
+        breakdowns={},
+        attempts=(),
+        warnings=(warning,),
+    )
