@@ -387,7 +387,7 @@ def test_eval_of_a_run_draws_as_the_run_s_own_evaluations_did(
     )
     with RunFolder.create(tmp_path / "run", stored):
         pass
-    asked = {"policy": str(tmp_path / "run")}
+    asked: dict[str, Any] = {"policy": str(tmp_path / "run")}
     found = settings_of(["math/arithmetic", "limits.max_turns=4"], None, **asked)
     assert found.eval.sampling() == stored.eval.sampling()
     assert (found.eval.seed, found.limits.max_turns, found.limits.max_tokens) == (5, 4, 90)

@@ -48,7 +48,7 @@ BAD_INPUT = [
     ("number got", ["tasks", "show", "math/arithmetic", "-n", "abc"], "(got 'abc')"),
     ("seed", ["envs", "play", "math/arithmetic-v0", "--seed", "-1"], "'--seed': "),
     ("no policy", ["eval", "math/arithmetic"], "Missing option '--policy'"),
-    ("not text", ["presets", "show", "bin.yaml"], "'bin.yaml' cannot be read: it is not UTF-8"),
+    ("not text", ["presets", "show", "bin.yaml"], "bin.yaml: the file is not UTF-8 text"),
     ("init file", ["init", "okay", "--folder", "bad.yaml/x/y"], "(got 'bad.yaml/x/y': Not a dir"),
     ("init json", ["init", "json"], "a module 'json' is here already"),
     ("init math", ["init", "math"], "a module 'math' is here already"),
