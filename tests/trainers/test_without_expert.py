@@ -145,7 +145,11 @@ def test_the_source_without_an_expert_is_named_among_others() -> None:
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"{OURS} has no expert")
     without = {"envs": ["math/arithmetic", OURS], "policy": "tiny", "warmstart.steps": 0}
-    assert checked_config(settings=without).warmstart.steps == 0
+    with pytest.raises(InvalidInputError) as caught:
+        checked_config(settings=without)
+    first, second = str(caught.value).splitlines()
+    assert "leave 'warmstart.steps' at its default" in first
+    assert "write an expert()" in second
 
 
 def test_guesses_are_refused_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
