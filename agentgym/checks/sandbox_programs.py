@@ -352,6 +352,19 @@ for _name, _code in FORGERS.items():
                 equal((result.stdout, result.stderr), ("", ""), "output, errors")
 
 
+@check("a program that lives on does not answer for another", on=ISOLATING)
+async def _(box: Box) -> None:
+    keeps_apart = await landlock_version(box) >= LANDLOCK_WITH_FOLDERS
+    await box.start_process(["python3", "-c", FORGERS["the line of a passed test"]])
+    script = 'while read marker; do printf "%s<1 failed%s>" "$marker" "$marker"; done'
+    answering = await box.start_process(["sh", "-c", script])
+    for number in range(TRIES if keeps_apart else 0):
+        marker = f"marker-of-this-message-{number}"
+        message = f"{marker}\n".encode()
+        reply = await answering.interact(message, marker=marker, timeout_s=QUICK_S)
+        equal((reply.output, reply.message), ("", "1 failed"), "output, answer")
+
+
 @check("programs that live on see nothing of the others", on=ISOLATING)
 async def _(box: Box) -> None:
     version = await landlock_version(box)

@@ -106,6 +106,31 @@ def test_async_and_sync_steps_agree(sandbox: str) -> None:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("    global calls\n    calls += 1\n    return [2, 3][(calls - 1) % 2]", 0.0),
+        ("    return x + 1", 1.0),
+    ],
+)
+@pytest.mark.parametrize("env_id", IDS[:2])
+def test_f26_an_answer_that_does_not_read_its_argument_scores_nothing(
+    sandbox: str, env_id: str, body: str, outcome: float
+) -> None:
+    """F26, *tests in one order, each once*: hidden tests of x + 1, in the order that it expects."""
+    cases = {"public": [[1, 2], [2, 3]], "hidden": [[1, 2], [2, 3]]}
+    task = Task(
+        id="t", env_id=env_id, prompt="add 1", payload={"function": "f", "level": 1, **cases}
+    )
+    env = agentgym.make(env_id, sandbox=sandbox)
+    env.reset(seed=0, options={"task": task})
+    code = f"calls = 0\ndef f(x):\n{body}\n"
+    assert "all 2 public tests pass" in env.step(f"<run_tests>{code}</run_tests>")[0]
+    *_, info = env.step(f"<answer>{code}</answer>")
+    assert info["outcome"] == outcome
+    env.close()
+
+
 def test_a_cut_off_turn_runs_nothing_c4(sandbox: str) -> None:
     env = agentgym.make("code/shell-v0", sandbox=sandbox).unwrapped
     env.reset(seed=1)
