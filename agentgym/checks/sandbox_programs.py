@@ -306,10 +306,12 @@ TRIES = 15
 
 SPY = """
 import os
-def tried(name, path, flags):
-    try: os.close(os.open(path, flags))
+def tried(name, pid, path, flags):
+    try:
+        os.close(os.open(f'/proc/{pid}/{path}', flags))
+        state = open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0]
     except OSError: return
-    found.add(name)
+    if state not in 'ZX': found.add(name)  # the files of one that has ended open, and are empty
 found, own = set(), os.getpid()
 open('spy-is-ready', 'w').close()
 while True:
@@ -318,7 +320,7 @@ while True:
         if not pid.isdigit() or int(pid) in (1, own): continue
         for name in ('mem', 'maps', 'environ', 'fd/0', 'fd/1', 'fd/2', 'cwd/.', 'root/.'):
             for how, flags in (('read', os.O_RDONLY), ('write', os.O_WRONLY)):
-                tried(f'{how} {name}', f'/proc/{pid}/{name}', flags | os.O_NONBLOCK)
+                tried(f'{how} {name}', pid, name, flags | os.O_NONBLOCK)
         try: os.kill(int(pid), 0)
         except OSError: continue
         found.add('signal')
