@@ -197,6 +197,13 @@ async def _(box: Box) -> None:
     await still_works(box)
 
 
+@check("the kernel kills programs for memory before the supervisor", on=ISOLATING)
+async def _(box: Box) -> None:
+    result = await shell(box, "cat /proc/self/oom_score_adj /proc/1/oom_score_adj")
+    own, supervisor = map(int, result.stdout.split())
+    expect(own == 1000 and supervisor < own, f"scores {own} and {supervisor}")
+
+
 @check("programs are nobody without capabilities", on=ISOLATING)
 async def _(box: Box) -> None:
     script = "grep -E '^(Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp):' /proc/self/status"
