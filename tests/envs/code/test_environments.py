@@ -118,10 +118,9 @@ def test_f26_an_answer_that_does_not_read_its_argument_scores_nothing(
     sandbox: str, env_id: str, body: str, outcome: float
 ) -> None:
     """F26, *tests in one order, each once*: hidden tests of x + 1, in the order that it expects."""
-    cases = {"public": [[1, 2], [2, 3]], "hidden": [[1, 2], [2, 3]]}
-    task = Task(
-        id="t", env_id=env_id, prompt="add 1", payload={"function": "f", "level": 1, **cases}
-    )
+    cases = [[1, 2], [2, 3]]
+    payload: dict[str, Any] = {"function": "f", "level": 1, "public": cases, "hidden": cases}
+    task = Task(id="t", env_id=env_id, prompt="add 1", payload=payload)
     env = agentgym.make(env_id, sandbox=sandbox)
     env.reset(seed=0, options={"task": task})
     code = f"calls = 0\ndef f(x):\n{body}\n"
