@@ -37,8 +37,6 @@ CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _REAP_POLLS = 100
-IDLE_S = 20.0
-"""A browser without episodes stays so long, since the next one is often made at once."""
 
 _ARGUMENTS = (
     "--disable-gpu",
@@ -155,11 +153,6 @@ class Browser:
         """Have no new context opened in it; the pool ends it before it gives out another one."""
         self._is_condemned = True
 
-    def stop_soon(self) -> None:
-        """Let it end by itself, without waiting for it."""
-        self._is_condemned = True
-        self.later(0.0, self._stop.set)
-
     def kill(self) -> None:
         """End its processes by force, stopped and hung ones too; calls in flight fail."""
         self._is_condemned = True
@@ -169,13 +162,6 @@ class Browser:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_KILL_TIMEOUT_S)
-
-    def later(self, delay_s: float, function: Any) -> None:
-        """Call a function in the browser's thread after a delay, unless the browser ends first."""
-        if not self._is_ours:
-            return
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, function)
 
     @property
     def _is_ours(self) -> bool:
@@ -266,12 +252,16 @@ def driver_error() -> type[Exception]:
 
 
 class BrowserPool:
-    """Browsers of one process: started when needed, full ones left alone, broken ones replaced."""
+    """Browsers of one process: started when needed, full ones left alone, broken ones replaced.
+
+    They live while somebody has a seat or a hold: an environment holds them between its episodes.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._browsers: list[Browser] = []
+        self._holds = 0
 
     def take(self, executable: str) -> Browser:
         """Return a browser with a seat for one more context; it must be given back.
@@ -293,11 +283,21 @@ class BrowserPool:
             return chosen
 
     def give_back(self, browser: Browser) -> None:
-        """Free a seat; a browser without episodes ends after a while."""
+        """Free a seat; without a hold, a browser ends with its last one."""
         with self._own_lock():
             browser.seats -= 1
-            if browser.seats == 0:
-                browser.later(IDLE_S, lambda: self._retire(browser))
+        self._end_idle()
+
+    def hold(self) -> None:
+        """Keep browsers without episodes for the next ones, until `release`."""
+        with self._own_lock():
+            self._holds += 1
+
+    def release(self) -> None:
+        """Take a hold back; with the last one the browsers without episodes end."""
+        with self._own_lock():
+            self._holds = max(self._holds - 1, 0)
+        self._end_idle()
 
     @property
     def browsers(self) -> tuple[Browser, ...]:
@@ -312,24 +312,19 @@ class BrowserPool:
         for browser in browsers:
             browser.close()
 
+    def _end_idle(self) -> None:
+        with self._own_lock():
+            idle = [one for one in self._browsers if one.seats == 0 and self._holds == 0]
+            self._browsers = [one for one in self._browsers if one not in idle]
+        for browser in idle:
+            browser.close()
+
     def _own_lock(self) -> threading.Lock:
         """Return the lock; in a forked child, begin with one that nobody holds, and no browsers."""
         if os.getpid() != self._pid:
             self._pid, self._lock, self._browsers = os.getpid(), threading.Lock(), []
+            self._holds = 0
         return self._lock
-
-    def _retire(self, browser: Browser) -> None:
-        # In the browser's own thread, which must not wait for another one that starts.
-        if not self._lock.acquire(blocking=False):
-            browser.later(1.0, lambda: self._retire(browser))
-            return
-        try:
-            if browser.seats or browser not in self._browsers:
-                return
-            self._browsers.remove(browser)
-        finally:
-            self._lock.release()
-        browser.stop_soon()
 
 
 POOL = BrowserPool()

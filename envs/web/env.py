@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.env import Reply
+from agentgym.envs.web.browser import POOL
 from agentgym.envs.web.chromium import require_chromium, require_packages
 from agentgym.envs.web.probes import WEB_PROBES, Probe
 from agentgym.envs.web.session import WebSession
@@ -73,6 +74,7 @@ class WebEnv(ToolEnv):
         self._folder = Path(screenshots) if screenshots is not None else None
         self._session: WebSession | None = None
         self._view: View | None = None
+        self._has_hold = False
         self.actions_taken = 0
 
     # -- what a subclass defines -----------------------------------------------------------
@@ -168,6 +170,18 @@ class WebEnv(ToolEnv):
         """
         return self._act(lambda session: session.tab(number))
 
+    @tool
+    def handle_dialog(self, accept: bool, text: str = "") -> Reply:
+        """Say beforehand how the page's next question is answered; otherwise it is dismissed.
+
+        Args:
+            accept: True for OK, False for cancel.
+            text: What to enter, if the page asks for a text.
+        """
+        if len(text) > MOST_TYPED_CHARS:
+            return self._act(_refused(f"a text may have {MOST_TYPED_CHARS} characters"))
+        return self._act(lambda session: session.handle_dialog(accepts=accept, text=text))
+
     def extra_probes(self) -> Mapping[str, Probe]:
         """Return ways to run script, to leave the site, and to reach the scoring."""
         return WEB_PROBES
@@ -195,14 +209,20 @@ class WebEnv(ToolEnv):
     def open_session(self, *, state: Any, seed: int) -> WebSession:
         """Return a fresh session, which `close` and the next `reset` close."""
         self._end_session()
+        if not self._has_hold:
+            POOL.hold()
+            self._has_hold = True
         self._session = WebSession(
             self.settings(), executable=self._executable, state=state, seed=seed
         )
         return self._session
 
     def close(self) -> None:
-        """Close the context."""
+        """Close the context; with the last environment of the process the browser ends too."""
         self._end_session()
+        if self._has_hold:
+            self._has_hold = False
+            POOL.release()
         super().close()
 
     def _end_session(self) -> None:

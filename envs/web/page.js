@@ -1,6 +1,6 @@
 // Runs in every document before its own scripts: what an agent can see of it and do to it.
-// `__agentgym` has: snapshot, locate, edit, setValue, choose, scroll, which answer at once, and
-// pictures.
+// `__agentgym` has: snapshot, stay, locate, edit, setValue, choose, scroll, which answer at once,
+// and pictures.
 (seed => {
   if (window.__agentgym) return;
 
@@ -25,9 +25,11 @@
   let isLeaving = false;
   let opened = 0;
   const leave = () => { isLeaving = true; };
+  const stay = () => { isLeaving = false; return {}; };
   if (window.navigation) {
     listen.call(window.navigation, 'navigate', event => {
-      if (!event.destination.sameDocument && !event.downloadRequest) leave();
+      // A download without a name has the empty one.
+      if (!event.destination.sameDocument && event.downloadRequest === null) leave();
     });
   }
   listen.call(window, 'beforeunload', leave);
@@ -39,20 +41,29 @@
   });
 
   // ---------------------------------------------------------------------------- identity
+  // A number stands for an element and what it was shown as: a page that uses the element again for
+  // something else gets a new number for it, and the old one is refused.
   const ids = new WeakMap();
   const elements = new Map();
   let last = 0;
   const idOf = element => {
-    if (!ids.has(element)) {
+    const meaning = meaningOf(element);
+    if (elements.get(ids.get(element))?.meaning !== meaning) {
       last += 1;
       ids.set(element, last);
-      elements.set(last, new WeakRef(element));
+      elements.set(last, { element: new WeakRef(element), meaning });
     }
     return ids.get(element);
   };
+  // The element with a number, or why it cannot be acted on.
   const find = id => {
-    const element = elements.get(id)?.deref();
-    return element && element.isConnected ? element : null;
+    const known = elements.get(id);
+    const element = known?.element.deref();
+    if (!element || !element.isConnected) return { error: gone(id) };
+    const meaning = meaningOf(element);
+    if (known.meaning === meaning) return { element };
+    return { error: `element ${id} has changed: it was ${short(known.meaning)}, it is `
+      + `${short(meaning)} now` };
   };
 
   // -------------------------------------------------------------------- roles and names
@@ -123,6 +134,21 @@
     return clean(element.getAttribute('alt') || element.getAttribute('placeholder')
       || element.getAttribute('title'));
   };
+
+  // What an element says that it is and does, whatever it holds and in whatever state it is.
+  const HOLDING = new Set(['textbox', 'searchbox', 'spinbutton', 'combobox', 'listbox']);
+  const meaningOf = element => {
+    const role = roleOf(element);
+    let name = nameOf(element, role);
+    if (!name && !HOLDING.has(role)) {
+      const own = [...element.childNodes].find(node => node.nodeType === 3 && clean(node.data));
+      const style = element.ownerDocument.defaultView.getComputedStyle(element);
+      const isPressed = isPointer(element, style);
+      name = own ? clean(own.data) : isPressed ? clean(element.textContent) : '';
+    }
+    return [role || 'text', name && `"${name}"`].filter(Boolean).join(' ');
+  };
+  const short = text => (text.length > 80 ? `${text.slice(0, 80)}...` : text);
 
   const statesOf = element => {
     const states = [];
@@ -347,8 +373,8 @@
 
   // Where to point at an element, or why that is not possible.
   const locate = id => {
-    const element = find(id);
-    if (!element) return { error: gone(id) };
+    const { element, error } = find(id);
+    if (error) return { error };
     if (isDisabled(element)) return { error: `element ${id} is disabled` };
     element.scrollIntoView({ block: 'center', inline: 'center', behavior: 'instant' });
     const box = [...element.getClientRects()].find(rect => rect.width > 0 && rect.height > 0);
@@ -378,8 +404,8 @@
 
   // Select what an editable element holds, so that keys replace it; or say why it takes no text.
   const edit = id => {
-    const element = find(id);
-    if (!element) return { error: gone(id) };
+    const { element, error } = find(id);
+    if (error) return { error };
     const isField = element.tagName === 'TEXTAREA' || element.tagName === 'INPUT';
     if (isDisabled(element)) return { error: `element ${id} is disabled` };
     if (isField && element.readOnly) return { error: `element ${id} is read-only` };
@@ -402,8 +428,8 @@
   };
 
   const setValue = (id, text) => {
-    const element = find(id);
-    if (!element) return { error: gone(id) };
+    const { element, error } = find(id);
+    if (error) return { error };
     element.focus();
     const before = element.value;
     element.value = text;
@@ -418,8 +444,8 @@
   };
 
   const choose = (id, wanted) => {
-    const element = find(id);
-    if (!element) return { error: gone(id) };
+    const { element, error } = find(id);
+    if (error) return { error };
     if (element.tagName !== 'SELECT') {
       return { error: `element ${id} has no options: it is ${describe(element)}` };
     }
@@ -438,8 +464,8 @@
   };
 
   const scroll = (id, direction) => {
-    const element = id === null ? document.scrollingElement : find(id);
-    if (!element) return { error: gone(id) };
+    const { element, error } = id === null ? { element: document.scrollingElement } : find(id);
+    if (error) return { error };
     let target = element;
     const isRoom = one => one.scrollHeight > one.clientHeight + 1;
     while (target && target !== document.body && !isRoom(target)) target = target.parentElement;
@@ -452,6 +478,6 @@
     return {};
   };
 
-  const api = { snapshot, pictures, locate, edit, setValue, choose, scroll };
+  const api = { snapshot, stay, pictures, locate, edit, setValue, choose, scroll };
   Object.defineProperty(window, '__agentgym', { value: Object.freeze(api) });
 })

@@ -22,10 +22,11 @@ from agentgym.envs.web.browser import (
     PageCrashedError,
     driver_error,
 )
+from agentgym.envs.web.events import Answer, PageEvents
 from agentgym.envs.web.keys import check_key
 from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.spares import add_script, load
-from agentgym.envs.web.view import MOST_NODES, View, read_nodes
+from agentgym.envs.web.view import View, look, read_nodes
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ _POLL_S = 0.002
 _MOST_STEPS_BACK = 3
 """Then the site's first page is where an agent that left goes on."""
 _UNREACHABLE = "that page cannot be reached"
+_NOT_LEFT = "the page was not left"
 
 
 class WebSession:
@@ -74,7 +76,7 @@ class WebSession:
         self._tabs_before = 0
         self._front_before = 0
         self._has_crashed = False
-        self._dialogs: list[str] = []
+        self._events = PageEvents()
         self._is_open = True
         self._browser: Browser = self._pool.take(executable)
         self._browser.server.mount(settings.host, settings.site)
@@ -196,6 +198,11 @@ class WebSession:
         await self._page.bring_to_front()
         return ""
 
+    async def handle_dialog(self, *, accepts: bool, text: str) -> str:
+        """Answer the next question of the page so; it comes of a later action."""
+        self._events.answer = Answer(accepts=accepts, text=text)
+        return ""
+
     # -- in the browser's loop -------------------------------------------------------------
 
     @property
@@ -212,6 +219,7 @@ class WebSession:
         self._browser.server.bind(fresh.token, self._state)
         if not settings.loads_ahead:
             await add_script(self._context, seed=self._seed)
+        self._events.watch(self._context)
         self._context.on("page", self._add_tab)
         self._add_tab(page)
         self._front = 0
@@ -226,14 +234,15 @@ class WebSession:
 
     async def _go_back(self) -> str:
         """Go back; return why the page before cannot be shown, or ""."""
+        going = self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
         try:
-            await self._page.go_back(wait_until="load", timeout=_SETTLE_S * 1000)
+            await self._events.unless_stays(going)
         except driver_error() as error:
             # Such as the answer to a form, which the browser would have to send again.
             if "net::ERR_" not in str(error):
                 raise
             return _UNREACHABLE
-        return ""
+        return _NOT_LEFT if self._events.stays else ""
 
     def _add_tab(self, page: Any) -> None:
         if page.context is not self._context:
@@ -241,7 +250,7 @@ class WebSession:
         self._tabs.append(page)
         page.on("close", self._drop_tab)
         page.on("crash", self._crash)
-        page.on("dialog", self._answer_dialog)
+        self._events.watch_page(page)
 
     def _drop_tab(self, page: Any) -> None:
         if page in self._tabs:
@@ -251,12 +260,8 @@ class WebSession:
         if page in self._tabs:
             self._has_crashed = True
 
-    async def _answer_dialog(self, dialog: Any) -> None:
-        self._dialogs.append(dialog.message)
-        await dialog.accept()
-
     async def _act(self, deed: Callable[[WebSession], Awaitable[str]]) -> View:
-        self._dialogs.clear()
+        self._events.begin()
         self._tabs_before, self._front_before = len(self._tabs), self._front
         error = await deed(self)
         await self._tick(self._settings.clock_step_ms or 0)
@@ -276,32 +281,14 @@ class WebSession:
         while seen["isLeaving"]:
             if time.monotonic() > deadline:
                 raise BrowserHungError("a page that was asked for did not load")
-            seen = await self._loaded(deadline)
+            seen = await (self._stayed() if self._events.stays else self._loaded(deadline))
         if not self._is_at_home() or len(self._tabs) > MOST_TABS:
             error = await self._leave()
             seen = await self._snapshot()
         return await self._as_view(seen, error)
 
     async def _snapshot(self) -> dict[str, Any]:
-        options = {
-            "most": MOST_NODES,
-            "skip": self._settings.skip,
-            "at": self._settings.shows_places,
-        }
-        # Pictures that a page's script has just made have no size before they are loaded, and what
-        # has no size is not seen: without waiting, two equal starts would differ by chance.
-        script = (
-            "async options => { await window.__agentgym.pictures();"
-            " const seen = window.__agentgym.snapshot(options);"
-            f" seen.probed = ({self._settings.probe})(); return seen; }}"
-        )
-        try:
-            return await self._page.evaluate(script, options)
-        except driver_error() as error:
-            if "context was destroyed" not in str(error):
-                raise
-            # The document went while it was looked at: the next one is on its way.
-            return {"isLeaving": True, "opened": 0}
+        return await look(self._page, self._settings)
 
     async def _loaded(self, deadline: float) -> dict[str, Any]:
         """Return the first look at the document that replaces the one in front."""
@@ -312,20 +299,34 @@ class WebSession:
             await asyncio.sleep(_POLL_S)  # the old document is still there
         return seen
 
+    async def _stayed(self) -> dict[str, Any]:
+        """Return a look at the document that was to be left and is still there."""
+        await self._call("stay")
+        return await self._snapshot()
+
     async def _go_to_new_tab(self, deadline: float) -> None:
-        while len(self._tabs) <= self._tabs_before:
+        while len(self._tabs) <= self._tabs_before and not self._events.stays:
             if time.monotonic() > deadline:
                 raise BrowserHungError("a tab that was asked for did not open")
             await asyncio.sleep(_POLL_S)
-        self._front = len(self._tabs) - 1
-        left_ms = max(deadline - time.monotonic(), 0.001) * 1000
-        await self._page.wait_for_load_state("load", timeout=left_ms)
+        if len(self._tabs) > self._tabs_before:
+            self._front = len(self._tabs) - 1
+            left_ms = max(deadline - time.monotonic(), 0.001) * 1000
+            coming = self._page.wait_for_load_state("load", timeout=left_ms)
+            await self._events.unless_stays(coming)
+        if self._events.stays:
+            await self._drop_new_tabs()
+
+    async def _drop_new_tabs(self) -> None:
+        """Close the tabs that were opened for a page that never comes."""
+        for page in self._tabs[self._tabs_before :]:
+            await page.close()
+        self._front = self._front_before
 
     async def _leave(self) -> str:
         """Go back to where the agent may be; return what it is told."""
         if len(self._tabs) > self._tabs_before:
-            await self._tabs[-1].close()
-            self._front = self._front_before
+            await self._drop_new_tabs()
             return _UNREACHABLE
         for _ in range(_MOST_STEPS_BACK):
             await self._go_back()
@@ -348,7 +349,7 @@ class WebSession:
             nodes=read_nodes(seen["nodes"]),
             focus=seen["focus"],
             error=error,
-            notice="; ".join(self._dialogs),
+            notices=self._events.notices,
             is_cut=seen["isCut"],
         )
 

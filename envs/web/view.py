@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentgym.envs.web.browser import driver_error
+from agentgym.envs.web.settings import Settings
+
 MOST_NODES = 400
 """Elements of a page that are listed."""
 MOST_NAME_CHARS = 300
@@ -103,8 +106,8 @@ class View:
     """Element that has the keyboard; None if none has."""
     error: str = ""
     """Why the last action had no effect; empty if it had."""
-    notice: str = ""
-    """What the page said in a dialog."""
+    notices: tuple[str, ...] = ()
+    """What the page said or asked in dialogs, and what it wanted to download; a line each."""
     is_cut: bool = False
     """Whether there are more elements than are listed."""
 
@@ -135,14 +138,37 @@ class View:
                 lines.append(f"  {number + 1}: {title}{mark}")
         focused = self.node(self.focus) if self.focus is not None else None
         lines.append(f"Focus: {f'[{focused.id}] {focused.role}' if focused else 'none'}")
-        if self.notice:
-            lines.append(f"Dialog: {self.notice}")
+        lines += self.notices
         if self.error:
             lines.append(f"Error: {self.error}")
         lines += [" " * min(node.depth, 8) + node.line() for node in self.nodes]
         if self.is_cut:
             lines.append(f"[only the first {MOST_NODES} elements are listed]")
         return "\n".join(lines)
+
+
+async def look(page: Any, settings: Settings) -> dict[str, Any]:
+    """Return what the page's script sees of a page, and the value of the probe.
+
+    Args:
+        page: Playwright's page.
+        settings: What is shown, and the probe.
+    """
+    options = {"most": MOST_NODES, "skip": settings.skip, "at": settings.shows_places}
+    # Pictures that a page's script has just made have no size before they are loaded, and what
+    # has no size is not seen: without waiting, two equal starts would differ by chance.
+    script = (
+        "async options => { await window.__agentgym.pictures();"
+        " const seen = window.__agentgym.snapshot(options);"
+        f" seen.probed = ({settings.probe})(); return seen; }}"
+    )
+    try:
+        return await page.evaluate(script, options)
+    except driver_error() as error:
+        if "context was destroyed" not in str(error):
+            raise
+        # The document went while it was looked at: the next one is on its way.
+        return {"isLeaving": True, "opened": 0}
 
 
 def read_nodes(items: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:

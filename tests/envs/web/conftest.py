@@ -26,10 +26,19 @@ def chromium() -> str:
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_browser() -> Iterator[None]:
+    """Keep the browsers of this process from test to test."""
+    POOL.hold()
+    yield
+    POOL.release()
+
+
 @pytest.fixture
 def pool(chromium: str) -> Iterator[BrowserPool]:
-    """Browsers of one test, gone after it."""
+    """Browsers of one test, kept between its sessions and gone after it."""
     pool = BrowserPool()
+    pool.hold()
     yield pool
     pool.close()
 

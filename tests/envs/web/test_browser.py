@@ -172,20 +172,51 @@ def test_full_browser_gets_a_second_one(
     assert len(sessions) == 3
 
 
-def test_idle_browser_ends_by_itself(
-    pages: OpenPages, pool: BrowserPool, monkeypatch: pytest.MonkeyPatch
+def test_f38_browser_ends_with_the_last_session_and_the_last_hold(
+    pages: OpenPages, pool: BrowserPool
 ) -> None:
-    monkeypatch.setattr(browsers, "IDLE_S", 0.05)
-    session = pages(PAGE, pool=pool)
-    session.open("/")
-    browser = session.browser
+    sessions = [pages(PAGE, pool=pool) for _ in range(2)]
+    for session in sessions:
+        session.open("/")
+    browser = sessions[0].browser
     tree = processes(browser)
+    assert len(tree) > 2  # driver, browser, pages
+    for session in sessions:
+        session.close()
+    assert pool.browsers == (browser,)  # somebody holds it
+    session = pages(PAGE, pool=pool)
+    pool.release()
+    assert pool.browsers == (browser,)  # and now it has a session
     session.close()
-    deadline = time.monotonic() + 30
-    while any(map(is_alive, tree)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in tree if is_alive(pid)] == []
-    assert pool.browsers == ()
+    assert (pool.browsers, [pid for pid in tree if is_alive(pid)]) == ((), [])
+
+
+def test_f38_browser_ends_with_the_last_close_of_an_environment() -> None:
+    """In a process of its own: two environments, each with two episodes, closed one by one."""
+    script = """
+from agentgym import registry
+from agentgym.envs.web.browser import POOL
+from agentgym.envs.web.processes import is_alive, tree_of
+envs = [registry.make("web/shop-v0") for _ in range(2)]
+for seed in range(2):
+    for env in envs:
+        env.reset(seed=seed)
+(browser,) = POOL.browsers
+tree = [pid for root in browser.process_ids for pid in tree_of(root)]
+assert len(tree) > 2, tree
+envs[0].close()
+envs[0].close()
+assert POOL.browsers == (browser,)
+envs[1].close()
+assert POOL.browsers == ()
+assert [pid for pid in tree if is_alive(pid)] == []
+envs[1].reset(seed=2)
+assert len(POOL.browsers) == 1
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_browser_that_is_no_browser_does_not_start(tmp_path: Path) -> None:

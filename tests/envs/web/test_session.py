@@ -167,14 +167,6 @@ def test_scrolling_moves_the_element(pages: OpenPages) -> None:
     assert session.evaluate("() => document.getElementById('box').scrollTop") == 0
 
 
-def test_dialog_is_answered_and_told(pages: OpenPages) -> None:
-    session = pages("<button onclick=\"document.title = confirm('Sure?')\">ask</button>")
-    session.open("/")
-    view = session.act(lambda page: page.click(1))
-    assert "Dialog: Sure?" in lines(view)
-    assert view.tabs == ("true",)
-
-
 def test_form_and_slow_page_are_waited_for(pages: OpenPages) -> None:
     """The answer comes after 0.3 s; the view is of the new page, not of the old one."""
 
