@@ -53,6 +53,7 @@ def implications(config: RunConfig) -> list[Implication]:
         ("episodes in all", f"{episodes * config.steps:,} in {config.steps} steps"),
         ("turns an episode", f"at most {limits.max_turns}" if limits.max_turns else "no bound"),
         ("sampled tokens", _tokens_line(tokens, episodes, config.steps)),
+        ("reasoning", _reasoning_line(config)),
         ("updates", f"{updates} a step, {updates * config.steps} in all"),
         ("staleness", _staleness_line(config, updates)),
         *_gap_line(config),
@@ -61,7 +62,7 @@ def implications(config: RunConfig) -> list[Implication]:
         ("memory", _memory_line(config)),
         ("ends after", _end_line(config)),
     ]
-    return [Implication(name=name, value=value) for name, value in found]
+    return [Implication(name=name, value=value) for name, value in found if value]
 
 
 def episode_limits(config: RunConfig) -> Limits:
@@ -115,6 +116,30 @@ def _tokens_line(tokens: int | None, episodes: int, steps: int) -> str:
         return "no bound: set 'limits.max_turns' or 'limits.max_tokens'"
     a_step = tokens * episodes
     return f"at most {tokens:,} an episode, {a_step:,} a step, {a_step * steps:,} in all"
+
+
+def _reasoning_line(config: RunConfig) -> str:
+    """Return what the chat template does with reasoning; empty where it does nothing."""
+    folder = read_policy(config.warmstart.path or config.policy).folder
+    if folder is None:
+        return ""
+    # Imported here: the tokenizers package takes a while.
+    from agentgym.renderer.folder import load_renderer
+
+    try:
+        renderer = load_renderer(folder, history=config.rollout.history)
+    except (AgentGymError, OSError):  # `preflight` has said it; a dry run goes on
+        return ""
+    opener = renderer.profile.opener.strip()
+    knows = [word for word in ("enable_thinking", "thinking") if word in renderer.template.source]
+    if not opener and not knows:
+        return ""
+    does = (
+        f"the chat template opens every turn with {opener!r}"
+        if opener
+        else (f"left to the model by the chat template, whose {knows[0]!r} is not set")
+    )
+    return f"{does}; it counts as sampled tokens"
 
 
 def _staleness_line(config: RunConfig, updates: int) -> str:

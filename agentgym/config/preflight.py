@@ -27,7 +27,8 @@ from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.first_looks import FirstLooks, compare_first_looks
 from agentgym.records import Json, Task
 from agentgym.runs.folder import next_free, refuse_used
-from agentgym.runs.policies import folder_problems, policy_problems
+from agentgym.runs.model_folder import folder_problems
+from agentgym.runs.policies import policy_problems
 from agentgym.suites import LeakError, Suite, check_leaks, list_suites, load_suite
 
 _MOST_TRAINING_TASKS = 4_096

@@ -72,7 +72,10 @@ class FastTokenizer:
         eos = self._named_id("eos_token")
         self.end_ids = end_ids if eos is None else end_ids | {eos}
         if not self.end_ids:
-            raise RenderError("the tokenizer names no 'eos_token' and no end id was given")
+            raise RenderError(
+                "nothing says which token ends a message: name it in tokenizer_config.json "
+                "('eos_token') or in generation_config.json ('eos_token_id')"
+            )
         pad = self._named_id("pad_token")
         self.pad_id = pad if pad is not None else min(self.end_ids)
         decoder: Any = json.loads(source).get("decoder")

@@ -40,7 +40,8 @@ def load_renderer(
     source = template if template is not None else read_chat_template(path)
     if source is None:
         raise RenderError(
-            f"{str(path)!r} has no chat template; give one with 'template' (a Jinja text)"
+            f"{str(path)!r} has no chat template, as base models have none; write one, a Jinja "
+            f"text, to {str(path / 'chat_template.jinja')!r}"
         )
     names = {**tokenizer.template_names, **(template_names or {})}
     return ChatRenderer(

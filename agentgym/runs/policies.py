@@ -16,13 +16,14 @@ from pathlib import Path
 from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import RunConfig
 from agentgym.errors import nearest
-from agentgym.files.bounded import MAX_CONFIG_BYTES, DataError, parse_json, read_text
 from agentgym.files.checksums import damage
 from agentgym.runs.folder import CONFIG
+from agentgym.runs.model_folder import download_hint, find_cached, folder_problems
 
 TINY_SIZES = ("small", "base", "large")
 POLICY_HELP = (
-    "A run's folder, RUN/checkpoints/step_N, a model folder, smollm2, vllm:URL[,URL][#FOLDER], "
+    "A run's folder, RUN/checkpoints/step_N, a model folder or the Hugging Face id of a downloaded "
+    "one, smollm2, vllm:URL[,URL][#FOLDER], "
     "openai:URL#MODEL, expert (the environment's own), or human (you)."
 )
 """What an evaluation accepts, for `--help`."""
@@ -31,7 +32,6 @@ _SERVERS = {
     "vllm": "agentgym.policies.vllm",
 }
 """Kind of a policy on a server -> the module that speaks to it."""
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _STARTS = ("warmstart", "base")
 """Folders of a run that hold the model it began from, the later one first."""
 _MODELS = ("policy", *_STARTS)
@@ -86,6 +86,8 @@ def read_policy(text: str) -> PolicyName:
     if _CHECKPOINT.fullmatch(path.name) and holder.name == "checkpoints" and _is_run(holder.parent):
         return PolicyName(text=text, kind=PolicyKind.CHECKPOINT, run=holder.parent, folder=path)
     run = holder if path.name in _MODELS and _is_run(holder) else None
+    if not path.exists():
+        path = find_cached(text) or path
     return PolicyName(text=text, kind=PolicyKind.FOLDER, run=run, folder=path)
 
 
@@ -188,42 +190,11 @@ def _place_problems(name: PolicyName, *, trained: bool) -> Iterator[Problem]:
         yield Problem(key="policy", text=_unfinished(name.text, name.run))
     elif not name.folder.exists():
         known = nearest(name.text, [*_NAMES, *(() if trained else _ACTING)])
-        text = f"unknown policy {name.text!r}{known}{_accepted(trained=trained)}"
+        hint = download_hint(name.text)
+        text = f"unknown policy {name.text!r}{known}{_accepted(trained=trained)}{hint}"
         yield Problem(key="policy", text=text)
     else:
         yield from folder_problems(name.folder, name.text)
-
-
-def folder_problems(folder: Path, name: str = "") -> Iterator[Problem]:
-    """Yield what is wrong with a model folder, such as a missing file, without loading it.
-
-    Args:
-        folder: A transformers folder.
-        name: What the user called it; by default its path.
-    """
-    policy = name or str(folder)
-    if not folder.is_dir():
-        what = "it is a file" if folder.exists() else "there is no such folder"
-        yield Problem(key="policy", text=f"{policy!r} is no model folder: {what}")
-        return
-    try:
-        content = parse_json(read_text(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
-    except DataError as error:
-        reason = " ".join(str(error).split())
-        text = f"{policy!r} is no model folder: its config.json cannot be read ({reason})"
-        yield Problem(key="policy", text=text)
-        return
-    if not isinstance(content, dict) or "model_type" not in content:
-        yield Problem(
-            key="policy", text=f"{policy!r} is no model folder: config.json has no model_type"
-        )
-    if not any(folder.glob("*.safetensors")):
-        text = (
-            f"{policy!r} has no .safetensors weights; other formats can run code and are not read"
-        )
-        yield Problem(key="policy", text=text)
-    if not any((folder / file).is_file() for file in _TOKENIZERS):
-        yield Problem(key="policy", text=f"{policy!r} has no tokenizer ({', '.join(_TOKENIZERS)})")
 
 
 def _unfinished(policy: str, run: Path) -> str:

@@ -16,15 +16,10 @@ from torch import nn
 from agentgym.config.problems import InvalidInputError
 from agentgym.errors import ConfigError, MissingExtraError
 from agentgym.runs.folder import read_config
-from agentgym.runs.policies import (
-    PolicyKind,
-    PolicyName,
-    check_policy,
-    folder_problems,
-    start_of,
-)
+from agentgym.runs.model_folder import weight_problems
+from agentgym.runs.policies import PolicyKind, PolicyName, check_policy, start_of
 from agentgym.trainers.forward import check_head
-from agentgym.trainers.models.quiet import no_progress_bars
+from agentgym.trainers.models.quiet import no_progress_bars, no_reports
 from agentgym.trainers.models.recompute import enable_recomputing
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.smollm2 import smollm2_folder
@@ -101,7 +96,7 @@ def load_model(
         ConfigError: If the folder cannot be read as a causal model.
         MissingExtraError: If adapters are asked for and peft is not installed.
     """
-    problems = list(folder_problems(folder))
+    problems = list(weight_problems(folder))
     if problems:
         raise InvalidInputError(problems)
     place = torch.device(device)
@@ -197,18 +192,36 @@ def _number_format(dtype: str, device: torch.device) -> torch.dtype:
     return _DTYPES[dtype]
 
 
+def check_fit(folder: Path) -> None:
+    """Check that a folder has every weight of the model that its config names, reading none.
+
+    Raises:
+        ConfigError: If weights are missing or have another shape, or the config names no causal
+            model: what is missing would be random.
+    """
+    _fitting(folder, device_map="meta")
+
+
 def _read(folder: Path, number: torch.dtype) -> nn.Module:
+    return _fitting(folder, dtype=number)
+
+
+def _fitting(folder: Path, **options: Any) -> nn.Module:
+    """Return the model of a folder, all of whose weights come from it."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
-        with no_progress_bars():
-            return AutoModelForCausalLM.from_pretrained(
+        with no_progress_bars(), no_reports():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder),
-                dtype=number,
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
+                # What does not fit is in `found`, in place of an error that has no names.
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **options,
             )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
@@ -216,6 +229,22 @@ def _read(folder: Path, number: torch.dtype) -> nn.Module:
         raise ConfigError(
             f"{str(folder)!r} cannot be loaded as a causal model: {reason}"
         ) from error
+    model, found = loaded
+    # Without those that are tied to others, or that the model makes itself.
+    missing = sorted(found["missing_keys"])
+    unlike = sorted(name for name, *_ in found["mismatched_keys"])
+    if missing or unlike:
+        raise ConfigError(_unfit(folder, type(model).__name__, missing=missing, unlike=unlike))
+    return model
 
 
-__all__ = ["add_lora", "export_checkpoint", "load_model", "resolve_policy"]
+def _unfit(folder: Path, model: str, *, missing: list[str], unlike: list[str]) -> str:
+    parts = [f"{len(missing)} are missing (such as {missing[0]})"] if missing else []
+    parts += [f"{len(unlike)} have another shape (such as {unlike[0]})"] if unlike else []
+    return (
+        f"{str(folder)!r} does not hold the weights of {model}, which its config.json names: "
+        f"{' and '.join(parts)}; give the config that belongs to the weights"
+    )
+
+
+__all__ = ["add_lora", "check_fit", "export_checkpoint", "load_model", "resolve_policy"]

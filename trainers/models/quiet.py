@@ -1,4 +1,4 @@
-"""Keeps transformers' own progress bars away from ours."""
+"""Keeps transformers' own progress bars and reports away from ours."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ def no_progress_bars() -> Generator[None]:
     finally:
         if was_shown:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def no_reports() -> Generator[None]:
+    """Hide what transformers warns of; errors are shown, and what the caller had is put back."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)

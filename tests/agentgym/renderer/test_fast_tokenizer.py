@@ -132,5 +132,5 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 def test_tokenizer_without_an_end_is_refused() -> None:
     backend = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
-    with pytest.raises(RenderError, match="no 'eos_token'"):
+    with pytest.raises(RenderError, match="nothing says which token ends a message"):
         FastTokenizer(backend, template_names={})

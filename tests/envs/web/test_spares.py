@@ -139,7 +139,11 @@ def test_spare_that_is_waited_for_in_vain_stays_one(pages: OpenPages, pool: Brow
     with pytest.raises(BrowserHungError):
         second.open("/")
     browser = first.browser
-    browser.later(0.0, gate.set)
+
+    async def open_gate() -> None:
+        gate.set()
+
+    browser.run(open_gate(), timeout_s=20)
     browser.run(browser.spares.settled(), timeout_s=20)
     assert browser.spares.count == SPARES_EACH
     assert len(browser.chromium.contexts) == browser.server.live_sessions == 1 + SPARES_EACH
