@@ -32,7 +32,6 @@ from agentgym.config.preflight import (
     split_problems,
 )
 from agentgym.config.problems import InvalidInputError, Problem
-from agentgym.config.redaction import REDACTED
 from agentgym.config.schema import EvalConfig, RunConfig
 from agentgym.engine import Engine, GroupSpec
 from agentgym.evaluation.evaluator import OnEpisode, choose_tasks, evaluate_policy
@@ -41,6 +40,7 @@ from agentgym.interruption import run_interruptible
 from agentgym.limits import Limits
 from agentgym.opening import acting_problems, load_part, open_policy
 from agentgym.records import Json, Sampling, Task, Trajectory
+from agentgym.redaction import REDACTED
 from agentgym.renderer.base import History
 from agentgym.runs.folder import RunFolder, read_config
 from agentgym.runs.policies import PolicyKind

@@ -25,6 +25,7 @@ from agentgym.author_code import author_code, check_class, described
 from agentgym.errors import MissingExtraError, RegistryError, nearest
 from agentgym.places import only_one, open_place, place_of
 from agentgym.records import Json
+from agentgym.redaction import remember
 
 ENTRY_POINT_GROUP = "agentgym.envs"
 
@@ -210,6 +211,7 @@ def make(env_id: str, **env_kwargs: Any) -> Any:
     """
     entry = spec(env_id)
     kwargs = {**entry.env_kwargs, **env_kwargs}
+    remember(kwargs)
     make_env = load(env_id)
     with author_code(entry.id):
         env = make_env(**kwargs)

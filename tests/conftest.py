@@ -6,8 +6,10 @@ Fixtures live beside the tests that use them.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,3 +27,13 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     from jaxtyping import install_import_hook
 
     install_import_hook("agentgym.trainers", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_left() -> Iterator[None]:
+    """Forget the secrets of one test before the next one, whose texts may hold the same words."""
+    yield
+    # Imported here, after the hook.
+    from agentgym.redaction import forget
+
+    forget()

@@ -15,6 +15,7 @@ from agentgym.engine import Engine
 from agentgym.errors import ConfigError
 from agentgym.evaluation import EvaluationResult, evaluate_policy
 from agentgym.policies.transformers import TransformersPolicy
+from agentgym.redaction import masked_tree
 from agentgym.renderer.folder import load_renderer
 from agentgym.runs.folder import read_config, write_atomic
 from agentgym.runs.progress import ProgressSink
@@ -65,7 +66,7 @@ async def supervised_control(
     await _spend(trainer, seconds, progress)
     policy = TransformersPolicy(learner.model, renderer, policy_id="control")
     result = await _evaluate(inputs, policy)
-    text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
+    text = json.dumps(masked_tree(result.to_dict()), indent=2, allow_nan=False)
     write_atomic(run / "evaluations" / "control.json", text + "\n")
     return result
 

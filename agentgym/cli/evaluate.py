@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentgym.cli.output import complain, print_table, say
+from agentgym.redaction import masked_tree
 from agentgym.runs.policies import POLICY_HELP, PolicyKind
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def evaluate(
             (complain if as_json else say)(line)
         result = _run(resolved, asked, policy)
         has_failed = _failed_altogether(result)
-        text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(masked_tree(result.to_dict()), indent=2, allow_nan=False) + "\n"
         # Shown first: a disk that is full by now takes nothing away.
         if as_json:
             sys.stdout.write(text)

@@ -9,6 +9,7 @@ import typer
 
 from agentgym.cli.output import complain, print_json, print_table, say
 from agentgym.errors import ConfigError, RecordError
+from agentgym.redaction import masked
 
 if TYPE_CHECKING:
     from agentgym.evaluation.result import EvaluationResult
@@ -240,7 +241,7 @@ def _list_episodes(found: list[Trajectory], scores: dict[str, Score]) -> None:
                 f"{score.outcome:g}" if score is not None else "none",
                 str(len(trajectory.turns)),
                 trajectory.stop_reason.value,
-                " ".join(end.split())[-_GLIMPSE:],
+                " ".join(masked(end).split())[-_GLIMPSE:],
             ]
         )
     print_table(["episode", "task", "outcome", "turns", "ended by", "last words"], rows)

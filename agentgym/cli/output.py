@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentgym.redaction import masked_tree
 from agentgym.runs.text import plain
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def complain(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON that other programs can read."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True, default=str) + "\n")
+    sys.stdout.write(
+        json.dumps(masked_tree(value), indent=2, ensure_ascii=True, default=str) + "\n"
+    )
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:

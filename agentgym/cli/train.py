@@ -140,8 +140,8 @@ def _plan(config: RunConfig, path: Path) -> list[str]:
 
 def _explain(config: RunConfig, path: Path) -> None:
     """Print what would be done, and the resolved config that says so."""
-    from agentgym.config.redaction import redact
     from agentgym.files.plain_yaml import dump_yaml
+    from agentgym.redaction import redact
 
     for line in _plan(config, path):
         say(line)

@@ -18,10 +18,10 @@ from agentgym.config.conflicts import without_effect
 from agentgym.config.files import ParsedFile, read_file
 from agentgym.config.options import advice, is_preset_key, options
 from agentgym.config.problems import MOST_LINES, InvalidInputError, Problem
-from agentgym.config.redaction import REDACTED
 from agentgym.config.schema import SECTIONS, RunConfig
 from agentgym.config.sentences import sentence
 from agentgym.errors import ConfigError
+from agentgym.redaction import REDACTED, remember
 
 POLICY_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     # A new model knows nothing: it learns the form from demonstrations first, and is small enough
@@ -93,6 +93,7 @@ def load_config(
         problems.extend(found)
         written = {*flat} if _is_resolved(flat) else written - {*flat}
     config, found = _build(values, is_training=is_training, written=written)
+    remember(config.to_dict())
     if is_training:
         found.extend(_lost_secrets(values))
     problems.extend(dataclasses.replace(p, where=places.get(p.key, p.where)) for p in found)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.config.problems import InvalidInputError, Problem
-from agentgym.config.redaction import REDACTED, redact
 from agentgym.config.schema import EnvSource, RunConfig
+from agentgym.redaction import REDACTED, redact
 
 _VERSION = re.compile(r"-v\d+$")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import agentgym
-from agentgym.config.redaction import redact
 from agentgym.evaluation.result import Attempt, Breakdown, EvaluationResult, Posed, task_means
 from agentgym.evaluation.signals import failure_warning, length_warning
 from agentgym.evaluation.statistics import Interval, mean_interval, pass_at_k
 from agentgym.records import ErrorKind, Group, Sampling, Score, Task, Trajectory
+from agentgym.redaction import redact
 
 _PACKAGES = ("torch", "transformers", "vllm", "tokenizers", "gymnasium")
 

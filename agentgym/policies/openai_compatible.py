@@ -20,6 +20,7 @@ from tenacity import (
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling
+from agentgym.redaction import remember
 
 _ATTEMPTS = 4
 _LONGEST_WAIT_S = 4.0
@@ -61,6 +62,7 @@ class OpenAICompatiblePolicy:
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise PolicyError(f"'base_url' must begin with http:// or https:// (got {base_url!r})")
+        remember({"base_url": base_url, "api_key": api_key})
         self.id = f"openai:{model}"
         self.renderer = None
         self.version = 0

@@ -2,7 +2,8 @@
 
 A line is an object with `schema`, `type` and the fields that differ from their defaults. The codec
 follows the type hints of the dataclasses, so a new field needs no code here; a field whose meaning
-changes needs a new `SCHEMA` and an entry in `_UPGRADES`.
+changes needs a new `SCHEMA` and an entry in `_UPGRADES`. Secrets among a run's settings are written
+as `<redacted>` wherever a text holds them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, Union, cast
 from agentgym import records
 from agentgym.errors import RecordError
 from agentgym.records import arrays
+from agentgym.redaction import masked
 
 SCHEMA = 1
 """Version of what is written."""
@@ -121,7 +123,9 @@ def _codec(hint: Any) -> _Codec:
         return _Codec(arrays.pack_float, arrays.unpack_float)
     if hint is _Free:
         return _Codec(_free_value, _unfree_value)
-    if hint in (str, int, bool):
+    if hint is str:
+        return _Codec(masked, functools.partial(_instance_of, str))
+    if hint in (int, bool):
         return _Codec(_same, functools.partial(_instance_of, hint))
     raise TypeError(f"records have no codec for the type {hint!r}")
 
@@ -224,6 +228,8 @@ def _optional_codec(item: Any) -> _Codec:
 
 
 def _free_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return masked(value)
     if isinstance(value, tuple):
         return {_TUPLE: [_free_value(item) for item in cast("tuple[Any, ...]", value)]}
     if isinstance(value, list):

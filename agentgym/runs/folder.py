@@ -25,11 +25,11 @@ from typing import Any, Self, TypeVar
 
 from agentgym.config.files import read_file
 from agentgym.config.loading import load_config
-from agentgym.config.redaction import redact
 from agentgym.config.schema import RunConfig
 from agentgym.errors import ConfigError, RecordError
 from agentgym.files.plain_yaml import dump_yaml
 from agentgym.records import Score, Trajectory, codec
+from agentgym.redaction import masked_tree, redact
 from agentgym.runs.json_files import parse_json, read_json
 from agentgym.runs.lines import DiskError, LineWriter, read_lines
 
@@ -126,7 +126,7 @@ class RunFolder:
     def append_metrics(self, metrics: Mapping[str, float | int | str | None]) -> None:
         """Write the metrics of one step. NaN and infinity are written as null."""
         finite = {key: _finite(value) for key, value in metrics.items()}
-        self._writers["metrics"].append(json.dumps(finite, separators=(",", ":")))
+        self._writers["metrics"].append(json.dumps(masked_tree(finite), separators=(",", ":")))
 
     def append_trajectory(self, trajectory: Trajectory) -> None:
         """Write one episode."""
@@ -153,7 +153,7 @@ class RunFolder:
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> Path:
         """Write the result of an evaluation, whole or not at all, and return its path."""
-        text = json.dumps(result, indent=2, allow_nan=False)
+        text = json.dumps(masked_tree(result), indent=2, allow_nan=False)
         return self.write_text(f"evaluations/{file_name(name)}.json", text + "\n")
 
     def write_text(self, name: str, text: str) -> Path:

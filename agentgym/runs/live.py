@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from agentgym.episode import Episode
 from agentgym.errors import RecordError
+from agentgym.redaction import masked_tree
 from agentgym.runs.folder import LIVE_FILE as LIVE
 from agentgym.runs.json_files import read_json
 from agentgym.runs.text import plain
@@ -171,7 +172,7 @@ class LiveWriter:
             self._write()
 
     def _write(self) -> None:
-        text = json.dumps({"schema": SCHEMA, **asdict(self.now())})
+        text = json.dumps(masked_tree({"schema": SCHEMA, **asdict(self.now())}))
         temporary = self.path.with_name(f".{LIVE}.tmp")
         try:
             # Not synced: it is of no use after the machine went down.

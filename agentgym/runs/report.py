@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentgym.files.plain_yaml import dump_yaml
 from agentgym.runs.folder import read_evaluations, read_metrics, stored_settings
-from agentgym.runs.text import cell
+from agentgym.runs.text import cell, plain
 
 _FILES = (
     *("config.yaml", "metrics.jsonl", "trajectories.jsonl", "scores.jsonl", "evaluations/"),
@@ -33,9 +34,16 @@ def report_text(path: Path) -> str:
         "## Files",
         ", ".join(f"`{name}`" for name in _FILES),
         "## Settings",
-        "```yaml\n" + dump_yaml(settings) + "```",
+        _fenced(plain(dump_yaml(settings))),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fenced(text: str) -> str:
+    """Return text as a code block, with a fence that it cannot end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}yaml\n{text}{fence}"
 
 
 def _headline(settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agentgym.config import EnvSource, InvalidInputError, RunConfig, load_config
 from agentgym.config.loading import POLICY_DEFAULTS
 from agentgym.config.options import options
-from agentgym.config.redaction import redact
 from agentgym.files.plain_yaml import dump_yaml
+from agentgym.redaction import redact
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
 LEAVES = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(0, 1) | TEXT

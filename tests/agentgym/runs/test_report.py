@@ -68,3 +68,14 @@ def test_thinned_rows_keep_the_ends() -> None:
     steps = [row["step"] for row in thinned(rows, 4)]
     assert steps == [0, 33, 66, 99]
     assert thinned(rows[:3], 4) == rows[:3]
+
+
+def test_f49_settings_cannot_end_their_block_of_the_report(tmp_path: Path) -> None:
+    kwargs = {"text": "a\n```\n![x](http://h/a.png)\n", "mark": "a\u2028b"}
+    config = RunConfig(envs=(EnvSource(name="a/b-v0", kwargs=kwargs),))
+    with RunFolder.create(tmp_path / "run", config) as folder:
+        text = report_text(folder.path)
+    assert "\u2028" not in text
+    _, _, block = text.partition("````yaml\n")
+    assert "![x]" in block.partition("````")[0]
+    assert "![x]" not in block.partition("````")[2]
