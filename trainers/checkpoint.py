@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import pydantic
 import torch
@@ -40,9 +40,13 @@ from agentgym.trainers.world import World
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 SCHEMA = 1
 _NAME = re.compile(r"step_(\d{6,})")
-_TENSORS = "tensors"
+TENSORS = "tensors"
+WARM_START = "warmstart"
+"""Checkpoint of a warm start; it goes when that of a step is there."""
 _MAX_STATE_BYTES = 1 << 26
 
 Count = Annotated[int, Field(ge=0)]
@@ -89,9 +93,6 @@ class StoredState:
     """Where the loop stands."""
 
 
-_STORED = pydantic.TypeAdapter(StoredState)
-
-
 def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path:
     """Write a checkpoint and return its folder; only the newest `keep` up to it stay.
 
@@ -102,9 +103,10 @@ def save(folder: Path, learner: Learner, state: LoopState, *, keep: int) -> Path
     """
     stored = StoredState(updates=learner.updates, loop=state)
     final = folder / f"step_{state.next_step:06d}"
-    write(final, _tensors(learner), _STORED.dump_json(stored), learner.world)
+    write(final, _tensors(learner), state_json(stored), learner.world)
     if learner.world.is_main:
         _drop_others(folder, state.next_step, keep=keep)
+        shutil.rmtree(folder / WARM_START, ignore_errors=True)
     return final
 
 
@@ -125,7 +127,7 @@ def write(final: Path, tensors: dict[str, Any], state: bytes, world: World) -> N
         if world.is_main:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        save_tensors(tensors, partial / _TENSORS, alone=world.size == 1)
+        save_tensors(tensors, partial / TENSORS, alone=world.size == 1)
         if world.is_main:
             with (partial / STATE_FILE).open("wb") as stream:
                 stream.write(state)
@@ -172,19 +174,21 @@ def latest(folder: Path) -> Path | None:
     return None
 
 
+def is_usable(path: Path) -> bool:
+    """Return whether there is a checkpoint at `path`; one that is damaged is named, and none."""
+    problem = damage(path) if path.exists() else ""
+    if problem:
+        logger.warning("%s (%s) is damaged: what it holds is done again", path, problem)
+    return problem is None
+
+
 def latest_of_all(folder: Path, world: World) -> Path | None:
     """Return `latest` as rank 0 finds it, or raise what it raises, in every rank."""
     found: Path | None = None
-    problem = ""
-    if world.is_main:
-        try:
+    with world.together():
+        if world.is_main:
             found = latest(folder)
-        except UnusableCheckpointError as error:
-            problem = str(error)
-    found, problem = world.broadcast((found, problem))
-    if problem:
-        raise UnusableCheckpointError(problem)
-    return found
+    return world.broadcast(found)
 
 
 def load(path: Path, learner: Learner) -> LoopState:
@@ -194,9 +198,9 @@ def load(path: Path, learner: Learner) -> LoopState:
         UnusableCheckpointError: If something is missing, or belongs to another model: a checkpoint
             without optimiser or random states is no checkpoint to resume from.
     """
-    stored = _stored_state(path)
+    stored = read_state(path, StoredState)
     tensors = _tensors(learner)
-    load_tensors(tensors, path / _TENSORS, alone=learner.world.size == 1)
+    load_tensors(tensors, path / TENSORS, alone=learner.world.size == 1)
     set_state_dict(
         _trained(learner),
         learner.optimizer,
@@ -216,40 +220,43 @@ def load_weights(path: Path, model: nn.Module) -> None:
     """
     policy = nn.ModuleDict({"policy": model})
     tensors = {"model": get_model_state_dict(policy)}
-    load_tensors(tensors, path / _TENSORS, alone=True)
+    load_tensors(tensors, path / TENSORS, alone=True)
     set_model_state_dict(policy, tensors["model"])
 
 
-def _stored_state(path: Path) -> StoredState:
-    text = state_text(path)
+def state_json(state: object) -> bytes:
+    """Return the content of `state.json` that `read_state` reads back."""
+    return pydantic.TypeAdapter(type(state)).dump_json(state)
+
+
+def read_state(path: Path, kind: type[T]) -> T:
+    """Return what `state.json` of a checkpoint holds.
+
+    Raises:
+        UnusableCheckpointError: If it cannot be read, or is something else.
+    """
+    try:
+        text = read_text(path / STATE_FILE, max_bytes=_MAX_STATE_BYTES)
+    except DataError as error:
+        raise UnusableCheckpointError(
+            f"{path} is not a checkpoint to resume from: {STATE_FILE}: {error}"
+        ) from error
     try:
         schema = json.loads(text).get("schema")
         if schema != SCHEMA:
             raise UnusableCheckpointError(
                 f"{path} has schema {schema!r}; this version reads {SCHEMA}"
             )
-        return _STORED.validate_json(text, strict=True)
+        return pydantic.TypeAdapter(kind).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         reason = f"{name!r}: {first['msg']} (got {first['input']!r:.60})"
     except (ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, UnusableCheckpointError):
+            raise
         reason = str(error)
     raise UnusableCheckpointError(f"{path / STATE_FILE} is no state of a run: {reason}")
-
-
-def state_text(path: Path) -> str:
-    """Return the content of a checkpoint's `state.json`.
-
-    Raises:
-        UnusableCheckpointError: If it cannot be read.
-    """
-    try:
-        return read_text(path / STATE_FILE, max_bytes=_MAX_STATE_BYTES)
-    except DataError as error:
-        raise UnusableCheckpointError(
-            f"{path} is not a checkpoint to resume from: {STATE_FILE}: {error}"
-        ) from error
 
 
 def _trained(learner: Learner) -> nn.ModuleDict:

@@ -27,6 +27,7 @@ from agentgym.errors import ConfigError
 from agentgym.policies.expert import ExpertPolicy
 from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, Source, Task, Trajectory
+from agentgym.runs.progress import ProgressSink
 from agentgym.trainers.sources import TaskStream
 from agentgym.trainers.warmstart import play_training_tasks
 
@@ -39,12 +40,19 @@ _MOST_TAGS = 64
 _TAG = re.compile(r"</?[a-z_]+>")
 
 
-async def corpus_texts(stream: TaskStream, config: RunConfig) -> tuple[str, ...]:
+async def corpus_texts(
+    stream: TaskStream, config: RunConfig, progress: ProgressSink
+) -> tuple[str, ...]:
     """Return prompts, observations and actions of episodes of the first training tasks.
 
     Raises:
         ConfigError: If no episode could be played.
     """
+    progress.on_note(
+        f"the tokenizer of a new model learns from {TOKENIZER_EPISODES} episodes of the training "
+        "tasks, played by experts, or at random where there are none"
+    )
+    progress.on_phase("tokenizer's episodes", TOKENIZER_EPISODES)
     tasks = [stream.draw(index) for index in range(TOKENIZER_EPISODES)]
     lacking = await _without_expert(tasks)
     limits = config.limits.to_limits()
@@ -55,6 +63,7 @@ async def corpus_texts(stream: TaskStream, config: RunConfig) -> tuple[str, ...]
         CorpusPolicy(seed=seed),
         seed=seed,
         max_concurrent=config.rollout.max_concurrent,
+        on_episode=lambda _: progress.on_step({}),
     )
     _complain_of_failures(episodes)
     answers = [a for task in tasks if _kind(task) in lacking for a in task.answers]

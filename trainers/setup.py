@@ -25,7 +25,7 @@ from agentgym.records import Task, Trajectory
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.folder import load_renderer
 from agentgym.rewards import Rubric
-from agentgym.runs.folder import STREAMS, RunFolder, read_trajectories
+from agentgym.runs.folder import CHECKPOINTS, STREAMS, RunFolder, read_trajectories
 from agentgym.runs.policies import PolicyKind, read_policy
 from agentgym.runs.progress import ProgressSink
 from agentgym.suites import check_leaks
@@ -152,7 +152,7 @@ async def open_session(
     world = _join(config)
     # Before the model is loaded: damage is said at once.
     latest = checkpoint.latest_of_all(folder.checkpoints, world) if is_resumed else None
-    base = await _base_folder(inputs, folder, world)
+    base = await _base_folder(inputs, folder, world, progress)
     renderer = load_renderer(base, history=config.rollout.history)
     learner = open_learner(config, inputs.preset, base, world)
     place = Place(run=folder.path, base=base)
@@ -281,7 +281,9 @@ def make_deterministic() -> None:
     torch.use_deterministic_algorithms(mode=True)
 
 
-async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
+async def _base_folder(
+    inputs: Inputs, folder: RunFolder, world: World, progress: ProgressSink
+) -> Path:
     """Return the folder of the model to begin from: a new one, or a checkpoint's, in the run's."""
     config = inputs.config
     if config.warmstart.path is not None:
@@ -295,16 +297,16 @@ async def _base_folder(inputs: Inputs, folder: RunFolder, world: World) -> Path:
     with world.together():
         if world.is_main and not (path / "config.json").is_file():
             if kind is PolicyKind.TINY:
-                await _build_tiny(inputs, path)
+                await _build_tiny(inputs, path, progress)
             else:
                 resolve_policy(config.policy, folder=path)
     return path
 
 
-async def _build_tiny(inputs: Inputs, path: Path) -> None:
+async def _build_tiny(inputs: Inputs, path: Path, progress: ProgressSink) -> None:
     """Write a new tiny model whose tokenizer knows the run's tasks."""
     config = inputs.config
-    corpus = await corpus_texts(inputs.stream, config)
+    corpus = await corpus_texts(inputs.stream, config, progress)
     build_tiny(
         path,
         size=config.policy.partition(":")[2] or "small",
@@ -327,7 +329,8 @@ async def _warm_start(
     inputs: Inputs, learner: Learner, renderer: Renderer, place: Place, progress: ProgressSink
 ) -> None:
     """Let the learner imitate the environments' experts, and write the policy after it."""
-    config = inputs.config
+    config, kept = inputs.config, place.run / CHECKPOINTS / checkpoint.WARM_START
+    progress.on_phase("demonstrations", config.warmstart.demos)
     with learner.world.together():
         episodes = await demonstrate(
             inputs.stream,
@@ -335,6 +338,7 @@ async def _warm_start(
             seed=config.seed,
             limits=config.limits.to_limits(),
             max_concurrent=config.rollout.max_concurrent,
+            on_episode=lambda _: progress.on_step({}),
         )
     trainer = SupervisedTrainer(
         learner,
@@ -344,6 +348,10 @@ async def _warm_start(
         seed=config.seed,
         pad_id=renderer.pad_id,
     )
-    progress.on_phase("warm start", config.warmstart.steps)
-    await trainer.run(on_progress=lambda done, total, loss: progress.on_step({"loss": loss}))
+    if learner.world.broadcast(checkpoint.is_usable(kept)):
+        trainer.restore(kept)
+    progress.on_phase("warm start", config.warmstart.steps - trainer.steps_done)
+    await trainer.run(
+        on_progress=lambda done, total, loss: progress.on_step({"loss": loss}), kept=kept
+    )
     _save_start(learner, place)

@@ -10,33 +10,59 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from agentgym import seeding
 from agentgym.config import OptimConfig, WarmstartConfig
 from agentgym.engine import Engine, GroupSpec
 from agentgym.errors import ConfigError
+from agentgym.groups import OnTrajectory
 from agentgym.limits import Limits
 from agentgym.policies.expert import ExpertPolicy
 from agentgym.records import Completion, Sample, Task, Trajectory, Turn
 from agentgym.renderer.base import Renderer
 from agentgym.samples import to_samples, with_ids
+from agentgym.trainers import checkpoint
 from agentgym.trainers.batch import Batch, collate
 from agentgym.trainers.layout import rank_micro_batches
 from agentgym.trainers.learner import DivergedError, Learner
 from agentgym.trainers.optimizer import make_optimizer, set_learning_rates
 from agentgym.trainers.sources import TaskStream
+from agentgym.trainers.tensor_files import load_tensors
 
 OnProgress = Callable[[int, int, float], None]
 """Called with steps done, steps in all, and the last loss in nats a token."""
 
 _DEMO_STREAM = "demonstrations"
+_SAVE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmState:
+    """Where a warm start stands."""
+
+    schema: Literal[1] = 1
+    """Version of what is written."""
+    steps_done: checkpoint.Count
+    """Steps taken."""
+    order: tuple[checkpoint.Count, ...]
+    """Rows of this pass that are left, the next ones first."""
 
 
 async def demonstrate(
-    stream: TaskStream, config: WarmstartConfig, *, seed: int, limits: Limits, max_concurrent: int
+    stream: TaskStream,
+    config: WarmstartConfig,
+    *,
+    seed: int,
+    limits: Limits,
+    max_concurrent: int,
+    on_episode: OnTrajectory | None = None,
 ) -> tuple[Trajectory, ...]:
     """Return the experts' episodes on training tasks, a stated share of them guesses.
 
@@ -45,7 +71,9 @@ async def demonstrate(
     """
     expert = ExpertPolicy(guess_share=config.guess_share, seed=seeding.derive(seed, _DEMO_STREAM))
     tasks = [(stream.draw(index), limits) for index in range(config.demos)]
-    episodes = await play_training_tasks(tasks, expert, seed=seed, max_concurrent=max_concurrent)
+    episodes = await play_training_tasks(
+        tasks, expert, seed=seed, max_concurrent=max_concurrent, on_episode=on_episode
+    )
     failed = next((episode for episode in episodes if episode.failure is not None), None)
     if failed is not None and failed.failure is not None:
         raise ConfigError(
@@ -56,7 +84,12 @@ async def demonstrate(
 
 
 async def play_training_tasks(
-    tasks: Sequence[tuple[Task, Limits]], policy: ExpertPolicy, *, seed: int, max_concurrent: int
+    tasks: Sequence[tuple[Task, Limits]],
+    policy: ExpertPolicy,
+    *,
+    seed: int,
+    max_concurrent: int,
+    on_episode: OnTrajectory | None = None,
 ) -> tuple[Trajectory, ...]:
     """Return one episode of each task, within its limits, played by who looks into the environment.
 
@@ -73,7 +106,7 @@ async def play_training_tasks(
         for index, (task, limits) in enumerate(tasks)
     ]
     async with Engine(policy, max_concurrent=max_concurrent, retries=0) as engine:
-        groups = await engine.run_groups(specs)
+        groups = await engine.run_groups(specs, on_episode)
     return tuple(trajectory for group in groups for trajectory in group.trajectories)
 
 
@@ -124,22 +157,72 @@ class SupervisedTrainer:
         """Let the schedule end after `total_steps`, those taken included."""
         self.total_steps = total_steps
 
-    async def run(self, *, on_progress: OnProgress | None = None) -> float:
+    async def run(
+        self, *, on_progress: OnProgress | None = None, kept: Path | None = None
+    ) -> float:
         """Take all steps, or as many as `max_seconds` allows; return the last loss.
 
         A step blocks the loop; between two of them a cancellation is noticed.
+
+        Args:
+            on_progress: Called after each step.
+            kept: Checkpoint to write once a minute, at the end, and when cancelled.
         """
-        began = time.monotonic()
+        began = saved = time.monotonic()
         loss = float("nan")
-        while self.steps_done < self.total_steps:
-            loss = self.step()
-            await asyncio.sleep(0)
-            if on_progress is not None:
-                on_progress(self.steps_done, self.total_steps, loss)
-            bound = self._config.max_seconds
-            if bound is not None and time.monotonic() - began >= bound:
-                break
+        is_over = self.steps_done >= self.total_steps
+        try:
+            while not is_over:
+                loss = self.step()
+                await asyncio.sleep(0)
+                if on_progress is not None:
+                    on_progress(self.steps_done, self.total_steps, loss)
+                is_over, is_due = self._what_next(began, saved)
+                if kept is not None and (is_due or is_over):
+                    self.save(kept)
+                    saved = time.monotonic()
+        except asyncio.CancelledError:
+            if kept is not None and self._learner.world.size == 1:  # all ranks write, or none
+                self.save(kept)
+            raise
         return loss
+
+    def _what_next(self, began: float, saved: float) -> tuple[bool, bool]:
+        """Return whether that was the last step, and whether it is time to save, as rank 0 says."""
+        now, bound = time.monotonic(), self._config.max_seconds
+        is_over = self.steps_done >= self.total_steps or (
+            bound is not None and now - began >= bound
+        )
+        return self._learner.world.broadcast((is_over, now - saved >= _SAVE_EVERY_S))
+
+    def save(self, path: Path) -> None:
+        """Write the model, the optimiser and the place in the data to a checkpoint."""
+        state = checkpoint.state_json(
+            WarmState(steps_done=self.steps_done, order=tuple(self._order))
+        )
+        checkpoint.write(path, self._tensors(), state, self._learner.world)
+
+    def restore(self, path: Path) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            UnusableCheckpointError: If it is of another model, or of other data.
+        """
+        tensors = self._tensors()
+        state = checkpoint.read_state(path, WarmState)
+        load_tensors(tensors, path / checkpoint.TENSORS, alone=self._learner.world.size == 1)
+        set_state_dict(
+            self._learner.model,
+            self._optimizer,
+            model_state_dict=tensors["model"],
+            optim_state_dict=tensors["optimizer"],
+        )
+        checkpoint.restore_chance(tensors["rng"])
+        self.steps_done, self._order = state.steps_done, list(state.order)
+
+    def _tensors(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._learner.model, self._optimizer)
+        return {"model": model, "optimizer": optimizer, "rng": checkpoint.chance()}
 
     def step(self) -> float:
         """Take one step; return its mean loss in nats a trained token."""

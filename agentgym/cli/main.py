@@ -7,6 +7,7 @@ they run, so that `agentgym --help` is quick.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -40,6 +41,13 @@ from agentgym.errors import (
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 _TRACEBACK = "AGENTGYM_TRACEBACK"
+_WRONG_PATH = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
+"""What the system says of a path that somebody gave and that is none to read or to write."""
 # Wrong use of the command line. Typer has exported this class under several names over time.
 _USAGE_ERROR: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
@@ -129,6 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
         return DONE
+    except OSError as error:
+        complain(_failed(error) if error.filename is None else _unusable(error))
+        return WRONG_INPUT if error.errno in _WRONG_PATH else FAILED
     except Exception as error:  # noqa: BLE001 - the boundary of the command line
         complain(_failed(error))
         return FAILED
@@ -154,6 +165,13 @@ def _failed(error: Exception) -> str:
     if os.environ.get(_TRACEBACK):
         return "".join(traceback.format_exception(error)).rstrip()
     return f"{described(error)} ({_TRACEBACK}=1 shows all of it)"
+
+
+def _unusable(error: OSError) -> str:
+    """Return one line for a file or a folder that the system does not give."""
+    if os.environ.get(_TRACEBACK):
+        return _failed(error)
+    return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}"
 
 
 def run() -> None:

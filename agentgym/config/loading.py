@@ -93,9 +93,6 @@ def load_config(
         problems.extend(found)
         written = {*flat} if _is_resolved(flat) else written - {*flat}
     config, found = _build(values, is_training=is_training, written=written)
-    remember(config.to_dict())
-    if is_training:
-        found.extend(_lost_secrets(values))
     problems.extend(dataclasses.replace(p, where=places.get(p.key, p.where)) for p in found)
     if problems:
         # Of a file that could not be read nothing is known: there is no rest to look at.
@@ -232,7 +229,9 @@ def _build(
     bad = {problem.key for problem in problems}
     config, contradictions, wrong = _validate({**defaults, **known}, bad)
     problems.extend(wrong)
+    remember(config.to_dict())
     if is_training:
+        problems.extend(_lost_secrets(given))
         problems.extend(contradictions)
         chosen = [key for key in _chosen(known, defaults) if key not in {*bad, *written}]
         problems.extend(without_effect(config, chosen))

@@ -35,6 +35,7 @@ from agentgym.runs.lines import DiskError, LineWriter, read_lines
 
 RUNS = Path("runs")
 CONFIG = "config.yaml"
+CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 STATE_FILE = "state.json"
 """Where the loop stood, in the folder of a checkpoint."""
@@ -116,7 +117,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints lie."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def policy(self) -> Path:

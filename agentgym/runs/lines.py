@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from agentgym.errors import InfrastructureError, RecordError
+from agentgym.files.bounded import DataError, open_regular
 
 _CHUNK_BYTES = 1 << 16
 
@@ -118,11 +119,15 @@ def read_lines(path: Path, *, start: int = 0) -> Iterator[str]:
     A last line without line break is a record that was being written: it is left out.
 
     Raises:
-        RecordError: If a line is no text in UTF-8.
+        RecordError: If it cannot be read, or a line is no text in UTF-8.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    with path.open("rb") as file:
+    try:
+        opened = open_regular(path)
+    except DataError as error:
+        raise RecordError(f"{path}: {error}") from None
+    with opened as file:
         file.seek(start)
         for line in file:
             if not line.endswith(b"\n"):

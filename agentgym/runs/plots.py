@@ -11,6 +11,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError, MissingExtraError
 from agentgym.runs.folder import read_evaluations, read_metrics
+from agentgym.runs.reserved import reserve
 
 FIRST = (
     *("outcome", "success", "loss", "grad_norm", "turns_per_episode", "tool_calls_per_episode"),
@@ -74,14 +75,29 @@ def draw_runs(paths: Sequence[Path], stem: Path) -> tuple[Path, Path]:
     """Draw the curves of runs into `stem`.png and `stem`.svg, and return both paths.
 
     Raises:
-        ConfigError: If no run has a step or an evaluation to draw.
+        ConfigError: If no run has a step or an evaluation to draw, or a file cannot be written.
         MissingExtraError: If matplotlib is not installed.
     """
-    runs = [read_curves(path) for path in paths]
+    if not stem.name:
+        raise ConfigError(f"'{stem}' is a folder: name the file without its ending")
+    files = stem.with_suffix(".png"), stem.with_suffix(".svg")
+    with reserve(files[0]), reserve(files[1]):
+        figure = _drawn([read_curves(path) for path in paths])
+        if figure is None:
+            raise ConfigError(f"nothing to draw yet in {', '.join(map(str, paths))}")
+        for file in files:
+            # No date inside: equal curves give equal files.
+            dated = {"Date": None} if file.suffix == ".svg" else None
+            figure.savefig(file, dpi=120, metadata=dated)
+    return files
+
+
+def _drawn(runs: Sequence[RunCurves]) -> Any:
+    """Return the figure of the runs' curves, None if there is nothing to draw."""
     names = panels(runs)
     has_evaluations = any(run.evaluations for run in runs)
     if not names and not has_evaluations:
-        raise ConfigError(f"nothing to draw yet in {', '.join(map(str, paths))}")
+        return None
     figure = _figure(len(names) + has_evaluations)
     axes = list(figure.axes)
     if has_evaluations:
@@ -89,11 +105,7 @@ def draw_runs(paths: Sequence[Path], stem: Path) -> tuple[Path, Path]:
     for axis, name in zip(axes, names, strict=False):
         _draw_metric(axis, runs, name)
     figure.tight_layout()
-    files = stem.with_suffix(".png"), stem.with_suffix(".svg")
-    for file in files:
-        # No date inside: equal curves give equal files.
-        figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else None)
-    return files
+    return figure
 
 
 def draw_if_any(path: Path) -> None:

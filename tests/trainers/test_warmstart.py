@@ -1,24 +1,31 @@
-"""Demonstrations and supervised steps on them."""
+"""Demonstrations and supervised steps on them.
+
+Class: *work that is kept only at its end* (F47).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from agentgym.config import EnvSource, OptimConfig, WarmstartConfig
+from agentgym.config import EnvSource, OptimConfig, RunConfig, WarmstartConfig
 from agentgym.errors import ConfigError
 from agentgym.limits import Limits
 from agentgym.records import Source, Trajectory
 from agentgym.renderer.folder import load_renderer
+from agentgym.trainers import checkpoint, corpus
 from agentgym.trainers.learner import Learner
 from agentgym.trainers.models.load import load_model
 from agentgym.trainers.models.tiny import build_tiny
 from agentgym.trainers.preset import load_preset
+from agentgym.trainers.setup import FRESH
 from agentgym.trainers.sources import TaskStream, open_sources
 from agentgym.trainers.warmstart import SupervisedTrainer, demonstrate, demonstration_rows
 
@@ -133,3 +140,105 @@ def test_supervised_trainer_needs_rows(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs demonstrations"):
         SupervisedTrainer(learner, [], WarmstartConfig(), total_steps=1, seed=0, pad_id=0)
     assert torch.is_grad_enabled()
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in learner.model.state_dict().items()}
+
+
+def interrupt(subject: SupervisedTrainer, kept: Path) -> None:
+    """Cancel a warm start after its first steps."""
+
+    async def main() -> None:
+        work = asyncio.create_task(subject.run(kept=kept))
+        await asyncio.sleep(0)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+
+
+def test_f47_an_interrupted_warm_start_goes_on_bit_equal(tmp_path: Path) -> None:
+    whole, learner = trainer(tmp_path / "whole", steps=7)
+    asyncio.run(whole.run())
+    first, _ = trainer(tmp_path / "first", steps=7)
+    kept = tmp_path / "run" / "checkpoints" / "warmstart"
+    interrupt(first, kept)
+    assert 0 < first.steps_done < 7
+    assert checkpoint.is_usable(kept)
+    second, other = trainer(tmp_path / "second", steps=7)
+    second.restore(kept)
+    assert second.steps_done == first.steps_done
+    seen: list[int] = []
+    asyncio.run(second.run(on_progress=lambda done, total, loss: seen.append(done)))
+    assert seen == list(range(first.steps_done + 1, 8))
+    for name, value in weights(learner).items():
+        assert torch.equal(value, weights(other)[name]), name
+
+
+def test_f47_a_warm_start_that_has_ended_is_not_taken_again(tmp_path: Path) -> None:
+    subject, learner = trainer(tmp_path / "first", steps=3)
+    kept = tmp_path / "warmstart"
+    asyncio.run(subject.run(kept=kept))
+    again, other = trainer(tmp_path / "second", steps=3)
+    again.restore(kept)
+    assert math.isnan(asyncio.run(again.run(kept=kept)))  # no step, no loss
+    for name, value in weights(learner).items():
+        assert torch.equal(value, weights(other)[name]), name
+
+
+def test_f47_a_damaged_warm_start_is_named_and_taken_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject, _ = trainer(tmp_path, steps=3)
+    kept = tmp_path / "warmstart"
+    assert not checkpoint.is_usable(kept)
+    subject.save(kept)
+    (kept / "state.json").write_text("{}")
+    with caplog.at_level(logging.WARNING, "agentgym"):
+        assert not checkpoint.is_usable(kept)
+    assert "warmstart (state.json is damaged)" in caplog.text
+
+
+def test_f47_the_first_checkpoint_of_a_step_replaces_that_of_the_warm_start(tmp_path: Path) -> None:
+    subject, learner = trainer(tmp_path / "model", steps=3)
+    subject.save(tmp_path / "checkpoints" / checkpoint.WARM_START)
+    assert checkpoint.latest(tmp_path / "checkpoints") is None
+    saved = checkpoint.save(tmp_path / "checkpoints", learner, FRESH, keep=2)
+    assert [*(tmp_path / "checkpoints").iterdir()] == [saved]
+
+
+class Told:
+    """Remembers what it is told of."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.steps = 0
+
+    def on_phase(self, name: str, total: int | None) -> None:
+        self.lines.append(f"{name} {total}")
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        self.steps += 1
+
+    def on_evaluation(self, result: object) -> None:
+        raise AssertionError
+
+    def on_note(self, text: str) -> None:
+        self.lines.append(text)
+
+    def on_done(self, summary: Mapping[str, str]) -> None:
+        raise AssertionError
+
+
+def test_f47_the_episodes_of_the_tokenizer_are_announced_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(corpus, "TOKENIZER_EPISODES", 6)
+    told = Told()
+    config = RunConfig(envs=(EnvSource(name="math/arithmetic"),))
+    asyncio.run(corpus.corpus_texts(stream(), config, told))
+    assert told.steps == 6
+    assert "learns from 6 episodes of the training tasks" in told.lines[0]
+    assert told.lines[1:] == ["tokenizer's episodes 6"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -552,3 +553,54 @@ def test_doctor_knows_every_extra() -> None:
         (Path(agentgym.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     )
     assert set(EXTRAS) == set(metadata["project"]["optional-dependencies"]) - {"dev"}
+
+
+# ------------------------------------------------------------- paths that the system does not give
+# Class: *an error of the system at a path that somebody gave*: one line with the path, exit code 2.
+
+
+def loop(path: Path) -> Path:
+    path.symlink_to(path)
+    return path
+
+
+@pytest.mark.parametrize("command", ["view", "plot", "compare", "doctor", "train --resume"])
+@pytest.mark.parametrize("name", ["x" * 300, "loop", "file/inside", "a\0b", ""])
+def test_f49_a_run_that_cannot_be_opened_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    loop(tmp_path / "loop")
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / name)
+    more = [path] if command == "compare" else []
+    assert main([*command.split(), path, *more]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1, captured.err
+    assert "Error" not in captured.err
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize("name", ["file/inside", "x" * 300, "loop/inside", "."])
+def test_f49_curves_are_drawn_only_where_they_can_be_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    loop(tmp_path / "loop")
+    (tmp_path / "file").write_text("")
+    out = name if name == "." else str(tmp_path / name)
+    assert main(["plot", str(run), "--out", out]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1, captured.err
+    assert "Error" not in captured.err
+
+
+@pytest.mark.parametrize("stream", ["trajectories.jsonl", "scores.jsonl"])
+def test_f49_a_stream_that_is_no_file_is_one_line(
+    run: Path, capsys: pytest.CaptureFixture[str], stream: str
+) -> None:
+    (run / stream).unlink(missing_ok=True)
+    os.mkfifo(run / stream)
+    assert main(["view", str(run)]) in (1, 2)
+    captured = capsys.readouterr()
+    assert f"{run / stream}: the file cannot be read" in captured.err
+    assert len(captured.err.splitlines()) == 1
