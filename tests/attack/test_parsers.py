@@ -57,8 +57,12 @@ def slow_inputs() -> ModuleType:
 
 
 def cases() -> list[Mapping[str, str]]:
-    shapes = [dict(zip(("reader", "begin", "unit", "end"), shape, strict=True)) for shape in SHAPES]
-    found = json.loads((TESTS / "data" / "slow_inputs.json").read_text(encoding="utf-8"))
+    file = TESTS / "data" / "slow_inputs.json"
+    found: list[Mapping[str, str]] = json.loads(file.read_text(encoding="utf-8"))
+    shapes: list[Mapping[str, str]] = [
+        {"reader": reader, "begin": begin, "unit": unit, "end": end}
+        for reader, begin, unit, end in SHAPES
+    ]
     return [*shapes, *found]
 
 
