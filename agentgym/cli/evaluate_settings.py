@@ -169,5 +169,5 @@ def _unread_of_sources(sources: Sequence[EnvSource]) -> Iterator[Problem]:
             fix = f"all sources are evaluated on one split: --split {source.split}"
             yield Problem(key="envs", text=f"{name}: 'split' has no effect here; {fix}")
         if "weight" in given:
-            fix = "leave it out: tasks come from all sources in equal parts"
+            fix = "leave it out: each suite gives as many tasks"
             yield Problem(key="envs", text=f"{name}: 'weight' has no effect here; {fix}")

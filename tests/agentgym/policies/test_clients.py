@@ -221,7 +221,8 @@ async def test_person_sees_each_message_once_without_control_characters() -> Non
     assert (answer.text, answer.source) == ("x", Source.HUMAN)
     talk = (hostile, Message(role="assistant", content="x"), Message(role="tool", content="17"))
     await policy.generate(replace(first, turn=1, messages=talk))
-    assert shown == ["[user] he\ufffd[2Jllo\n\n", "[tool] 17\n"]
+    rules = "\n--- episode 1. An answer is one line. Ctrl-C ends everything.\n"
+    assert shown == [rules, "[user] he\ufffd[2Jllo\n\n", "[tool] 17\n"]
 
 
 async def test_end_of_input_is_an_error() -> None:
