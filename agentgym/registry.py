@@ -167,6 +167,13 @@ def is_known(env_id: str) -> bool:
         return env_id in _conflicts or _found(env_id) is not None
 
 
+def conflicts() -> dict[str, str]:
+    """Return id -> what is wrong with it, for what packages offer and nobody can make."""
+    with _lock:
+        _collect()
+        return dict(sorted(_conflicts.items()))
+
+
 def registered_in(module: str) -> dict[str, EnvEntry]:
     """Return id -> entry of what the classes of a module were registered as."""
     with _lock:

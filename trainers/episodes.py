@@ -274,6 +274,7 @@ def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
     return {
         "outcome": _mean([score.outcome for score in episodes.scores]),
         "success": _mean([float(score.is_success) for score in episodes.scores]),
+        **_named_rewards(ended),
         "groups": float(len(episodes.groups)),
         "episodes": float(len(trajectories)),
         "turns_per_episode": len(turns) / count,
@@ -288,6 +289,15 @@ def episode_metrics(episodes: Episodes, *, wall_s: float) -> dict[str, float]:
         **{f"errors_{kind}": float(number) for kind, number in sorted(errors.items())},
         **{f"failures_{kind}": float(number) for kind, number in sorted(failures.items())},
     }
+
+
+def _named_rewards(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean over episodes of each named reward, summed over its turns."""
+    sums: dict[str, float] = {}
+    for turn in (turn for t in trajectories for turn in t.turns):
+        for name, value in turn.rewards.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return {f"reward_{name}": sums[name] / len(trajectories) for name in sorted(sums)}
 
 
 def _turn_seconds(turns: Sequence[Turn]) -> dict[str, float]:

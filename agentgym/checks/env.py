@@ -24,6 +24,7 @@ from agentgym.checks.report import Findings, Report, Verdict, require
 from agentgym.checks.subject import Subject
 from agentgym.env import TextEnv
 from agentgym.records import ErrorKind, Json, Task
+from agentgym.tools import Tool
 
 _TASKS_TO_REPEAT = 3
 """Tasks whose episodes are played again and again; enough to differ, and quick."""
@@ -38,6 +39,7 @@ def check_env(
     episodes_each: int = 24,
     seed: int = 0,
     raise_errors: bool = False,
+    on_check: Callable[[str], None] | None = None,
 ) -> Report:
     """Return what was found about an environment.
 
@@ -48,13 +50,14 @@ def check_env(
         episodes_each: Episodes of each way to play; more of them find smaller leaks.
         seed: Seed of everything that is drawn.
         raise_errors: Raise instead of returning a report with failures.
+        on_check: Called with the name of each check when it begins.
 
     Raises:
         RegistryError: If the id is unknown.
         ContractError: With `raise_errors`, if anything failed.
     """
     subject = Subject.of(env, env_kwargs or {}, tasks, episodes_each=episodes_each, seed=seed)
-    findings = Findings()
+    findings = Findings(on_check=on_check)
     scores: dict[str, float] = {}
     for name, check in _CHECKS.items():
         with findings.check(name):
@@ -224,9 +227,27 @@ def _declarations(subject: Subject) -> None:
         require(len(set(names)) == len(names), f"two tools have one name: {names!r}")
         for tool in inner.tools:
             require(bool(tool.description), f"the tool {tool.name!r} has no docstring")
+            _require_schemas(tool)
         if getattr(inner, "tells_tools", False):
             observation, _ = env.reset(seed=subject.seed)
             _require_told(inner, names, f"{inner.system_prompt}\n{observation}")
+
+
+_SAYS_WHAT = ("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref")
+
+
+def _require_schemas(tool: Tool) -> None:
+    """An argument that may be anything, or whose order does not count, is no help to an agent."""
+    for name, schema in tool.parameters.get("properties", {}).items():
+        require(
+            any(key in schema for key in _SAYS_WHAT),
+            f"the tool {tool.name!r} does not say what {name!r} is: give it a type such as str",
+        )
+        require(
+            not schema.get("uniqueItems"),
+            f"the argument {name!r} of the tool {tool.name!r} is a set, which JSON has not: take a "
+            "list",
+        )
 
 
 def _require_told(inner: TextEnv, names: Sequence[str], told: str) -> None:

@@ -97,7 +97,7 @@ def _play(subject: Subject, name: str, actor: Actor) -> _Played:
 def _play_expert(subject: Subject, findings: Findings) -> _Played | None:
     with subject.instance() as env:
         inner = env.unwrapped
-        if not has_expert(inner):
+        if not has_expert(env, subject.tasks[0]):
             findings.skip("expert", "the environment ships no scripted expert")
             return None
         least = expert_score(inner)

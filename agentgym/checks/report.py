@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -92,11 +92,14 @@ class Findings:
     subject raises, is its finding; a missing optional package skips it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_check: Callable[[str], None] | None = None) -> None:
         self.found: list[Finding] = []
+        self._on_check = on_check
 
     def check(self, name: str) -> _Check:
         """Return the context of one check."""
+        if self._on_check is not None:
+            self._on_check(name)
         return _Check(self, name)
 
     def skip(self, name: str, why: str) -> None:

@@ -86,17 +86,27 @@ class Subject:
     def actions(self, task: Task | None) -> tuple[str, ...]:
         """Return the expert's actions, or random ones where there is no expert."""
         with self.instance() as env:
-            actor = episodes.expert if has_expert(env.unwrapped) else _RANDOM
+            actor = episodes.expert if has_expert(env, task) else _RANDOM
             return episodes.play(env, actor, task=task, seed=self.seed).actions
 
 
 _RANDOM = episodes.random_well_formed((), ())
 
 
-def has_expert(inner: Any) -> bool:
-    """Return whether an environment ships a scripted expert."""
-    method = getattr(cast("type[Any]", type(inner)), "expert", None)
-    return method is not None and method is not TextEnv.expert
+def has_expert(env: Any, task: Task | None) -> bool:
+    """Return whether an environment ships a scripted expert for a task, which begins an episode.
+
+    An environment may have experts for some of its tasks or variants alone.
+    """
+    method = getattr(cast("type[Any]", type(env.unwrapped)), "expert", None)
+    if method is None or method is TextEnv.expert:
+        return False
+    try:
+        env.reset(seed=0, options={"task": task} if task is not None else None)
+        env.unwrapped.expert()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _maker(env: str | Callable[[], Any], env_kwargs: Mapping[str, Json]) -> Callable[[], Any]:

@@ -146,7 +146,7 @@ def _check_grading(env: Any, split: str, tasks: Sequence[Task], findings: Findin
     """Give each gold answer, and wrong ones."""
     answered = [task for task in tasks if _is_answered(env, task)]
     if not answered:
-        if not has_expert(env.unwrapped):
+        if not has_expert(env, tasks[0]):
             findings.skip(f"answers of {split}", "no final answers, and no expert to act")
         return
     with findings.check(f"answers of {split}") as check:
@@ -165,7 +165,7 @@ def _check_expert(
     env: Any, split: str, tasks: Sequence[Task], findings: Findings, scores: dict[str, float]
 ) -> None:
     name = f"expert on {split}"
-    if not has_expert(env.unwrapped):
+    if not has_expert(env, tasks[0]):
         findings.skip(name, "the environment ships no scripted expert")
         return
     with findings.check(name) as check:
@@ -217,7 +217,7 @@ def _guesser(env: Any, others: Sequence[Task]) -> Actor:
     if hasattr(inner, "guess"):
         return lambda env, observation, rng: str(env.guess(rng))
     moves: list[str] = []
-    if has_expert(inner):
+    if has_expert(env, others[0]):
         for task in others:
             env.reset(seed=0, options={"task": task})
             moves.append(inner.expert())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -87,9 +88,31 @@ def _machine() -> Iterator[Finding]:
     for program in _PROGRAMS:
         found = shutil.which(program)
         yield f"program {program}", "ok" if found else "missing", found or ""
+    yield from _plugins()
     yield from _accelerator()
     yield from _sandboxes()
     yield from _browser()
+
+
+def _plugins() -> Iterator[Finding]:
+    """Yield one finding for each environment and suite that an installed package offers."""
+    from agentgym import registry, suites
+    from agentgym.errors import AgentGymError, MissingExtraError
+
+    for group, load in (
+        (registry.ENTRY_POINT_GROUP, registry.load),
+        (suites.ENTRY_POINT_GROUP, suites.load_suite),
+    ):
+        for point in importlib.metadata.entry_points(group=group):
+            package = point.dist.name if point.dist is not None else "an unknown package"
+            try:
+                load(point.name)
+            except MissingExtraError as error:
+                yield f"plug-in {point.name}", "missing", f"{package}: {error}"
+            except AgentGymError as error:
+                yield f"plug-in {point.name}", "broken", f"{package}: {error}"
+            else:
+                yield f"plug-in {point.name}", "ok", package
 
 
 def _memory() -> str:

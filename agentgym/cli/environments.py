@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from agentgym.cli.output import print_json, print_table, say, show_report
+from agentgym.cli.output import error_console, print_json, print_table, say, show_report
 from agentgym.errors import EnvError, TaskError
+from agentgym.limits import shorten_middle
 
 if TYPE_CHECKING:
     from agentgym.suites import Suite
@@ -28,6 +30,8 @@ Kwargs = Annotated[
     typer.Argument(help="Arguments of the environment, apart.", metavar="[KEY=VALUE]..."),
 ]
 
+_MOST_SHOWN = 4_000
+"""Characters of a first observation that are shown."""
 _HINT = "An empty line ends your turn, Ctrl-D the episode."
 
 
@@ -45,11 +49,14 @@ def list_(
     """List every environment that can be made here."""
     from agentgym import registry
 
-    entries = [registry.spec(env_id) for env_id in registry.list_envs()]
+    broken = registry.conflicts()
+    entries = [registry.spec(env_id) for env_id in registry.list_envs() if env_id not in broken]
     if as_json:
-        print_json([{"id": e.id, "target": e.target, "extra": e.extra} for e in entries])
+        found = [{"id": e.id, "target": e.target, "extra": e.extra} for e in entries]
+        print_json([*found, *({"id": name, "error": why} for name, why in broken.items())])
         return
     rows = [[entry.id, entry.target, entry.extra or ""] for entry in entries]
+    rows += [[env_id, f"broken: {why}", ""] for env_id, why in broken.items()]
     print_table(["environment", "class", "needs extra"], rows)
 
 
@@ -60,16 +67,33 @@ def show(env_id: EnvId, kwargs: Kwargs = None) -> None:
     try:
         observation, _ = env.reset(seed=0)
         say(f"{env.spec.id}\n")
-        kind = cast("type[object]", env.__class__)
-        say((inspect.getdoc(kind) or "no description").strip())
-        say(f"\nsystem prompt:\n{env.system_prompt or '(none)'}")
-        say(f"\nfirst observation of seed 0:\n{observation}")
+        described = _description(env)
+        if described:
+            say(f"{described}\n")
+        say(f"system prompt:\n{env.system_prompt or '(none)'}")
+        say(f"\nfirst observation of seed 0:\n{shorten_middle(observation, _MOST_SHOWN)}")
         for offered in env.tools:
             say(f"\ntool {offered.name}: {offered.description}")
             say(json.dumps(offered.parameters))
-        say(f"\nprotocol: {env.protocol.id}\nlimits: {env.limits}\nnull score: {env.null_score}")
+        say(f"\nprotocol: {env.protocol.id}\nlimits: {_bounds(env.limits)}")
+        say(f"null score: {env.null_score:g}")
+        if env.reward_weights:
+            parts = (f"{name} (weight {weight:g})" for name, weight in env.reward_weights.items())
+            say(f"named rewards: {', '.join(parts)}")
     finally:
         env.close()
+
+
+def _description(env: Any) -> str:
+    """Return the docstring of the class that the user wrote; what a base says is not about it."""
+    wrapped = getattr(env, "foreign", None)  # what an adapter stands before
+    kind = cast("type[object]", type(env if wrapped is None else wrapped.unwrapped))
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def _bounds(limits: Any) -> str:
+    values = {field.name: getattr(limits, field.name) for field in dataclasses.fields(limits)}
+    return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
 
 
 @app.command()
@@ -83,7 +107,13 @@ def check(
 
     make(env_id, kwargs).close()
     name, arguments = target(env_id, kwargs)
-    show_report(check_env(name, env_kwargs=arguments), as_json=as_json)
+    with error_console().status("") as status:
+        report = check_env(
+            name,
+            env_kwargs=arguments,
+            on_check=lambda check: status.update(f"checking: {check}"),
+        )
+    show_report(report, as_json=as_json)
 
 
 @app.command()
@@ -122,6 +152,9 @@ def _play(env: Any, *, seed: int, is_expert: bool) -> None:
             say(f"> {action}")
         observation, reward, terminated, truncated, info = env.step(action)
         turn += 1
+        parts = [f"{name} {value:g}" for name, value in info.get("rewards", {}).items()]
+        if parts:
+            say(f"rewards: {', '.join(parts)}")
         if terminated or truncated or (limit is not None and turn >= limit):
             outcome = info.get("outcome", env.outcome() if not terminated else reward)
             say(f"\n{observation}\noutcome {outcome:g} after {turn} turns")

@@ -27,7 +27,7 @@ requires-python = ">=3.11"
 dependencies = ["agentgym-rl-kit"]
 
 [project.entry-points."agentgym.envs"]
-"{name}/backwards-v0" = "{name}.env:BackwardsEnv"
+"{name}/{env}-v0" = "{name}.env:{class}"
 
 [tool.hatch.build.targets.wheel]
 packages = ["{name}"]
@@ -58,12 +58,59 @@ class BackwardsEnv(TextEnv):
         return self.task.answers[0]
 '''
 
+_TOOL_ENV = '''\
+"""`{name}/prices-v0`: look two prices up and add them."""
+
+from agentgym import Task, ToolEnv, ToolError, tool
+
+THINGS = ["lamp", "rope", "map", "cup", "key", "drum", "coin", "book"]
+
+
+class PricesEnv(ToolEnv):
+    # The tools and the form of an answer are told after this.
+    system_prompt = "Say what the two things cost together."
+
+    def sample_task(self, rng):
+        prices = {thing: rng.randrange(100, 1000) for thing in rng.sample(THINGS, 2)}
+        return Task(
+            id="-".join(f"{thing}{price}" for thing, price in prices.items()),
+            env_id=self.env_id,
+            prompt=" and ".join(prices),
+            answers=(str(sum(prices.values())),),
+            payload=prices,
+        )
+
+    def start(self, task, rng):
+        self.unknown = list(task.payload)
+        return task.prompt
+
+    @tool
+    def price(self, thing: str) -> int:
+        """Return what a thing costs.
+
+        Args:
+            thing: Such as lamp.
+        """
+        if thing not in self.task.payload:
+            raise ToolError(f"there is no {thing!r}, only {self.task.prompt}")
+        self.unknown = [other for other in self.unknown if other != thing]
+        return self.task.payload[thing]
+
+    def grade(self, answer):
+        return float(answer == self.task.answers[0])
+
+    def expert(self):
+        if not self.unknown:
+            return self.protocol.format_answer(self.task.answers[0])
+        return self.protocol.format_call("price", {"thing": self.unknown[0]})
+'''
+
 _TEST = '''\
 """The environment keeps the contract, and its expert solves it."""
 
 import agentgym
 
-ENV = "{name}/backwards-v0"
+ENV = "{name}/{env}-v0"
 
 
 def test_environment_keeps_the_contract():
@@ -81,19 +128,22 @@ _README = """\
 An environment package for AgentGym.
 
     pip install -e .
-    agentgym envs play {name}/backwards-v0 --expert
-    agentgym envs check {name}/backwards-v0
-    agentgym train {name}/backwards-v0 --dry-run
+    agentgym envs play {name}/{env}-v0 --expert
+    agentgym envs check {name}/{env}-v0
+    agentgym train {name}/{env}-v0 --policy tiny warmstart.steps=400 steps=20 eval.every=10
+    agentgym eval {name}/{env}-v0 --policy runs/{env}-v0-grpo-1
 """
 
 FILES = {
     "pyproject.toml": _PYPROJECT,
     "README.md": _README,
     "{name}/__init__.py": _PACKAGE,
-    "{name}/env.py": _ENV,
+    "{name}/env.py": "",
     "tests/test_env.py": _TEST,
 }
-"""Path in the new folder -> its text."""
+"""Path in the new folder -> its text; empty for the environment, of which there are two kinds."""
+_TEXT = ("backwards", "BackwardsEnv", _ENV)
+_TOOLS = ("prices", "PricesEnv", _TOOL_ENV)
 
 
 def init(
@@ -103,6 +153,9 @@ def init(
     folder: Annotated[
         Path | None, typer.Option(help="Where to make it; a folder of that name by default.")
     ] = None,
+    tools: Annotated[
+        bool, typer.Option("--tools", help="An environment with a tool; else text in, text out.")
+    ] = False,
 ) -> None:
     """Make a new environment package: environment, entry point, test."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
@@ -117,18 +170,24 @@ def init(
             "place: take another name"
         )
     try:
-        _write(target, name)
+        _write(target, name, _TOOLS if tools else _TEXT)
     except OSError as error:
         raise ConfigError(
             f"'--folder' must be one that can be made and written to (got {str(target)!r}: "
             f"{error.strerror})"
         ) from error
     say(f"made {target}; next:")
-    say(f"  pip install -e {target}\n  agentgym envs play {name}/backwards-v0 --expert")
+    env = (_TOOLS if tools else _TEXT)[0]
+    say(f"  pip install -e {target}\n  agentgym envs play {name}/{env}-v0 --expert")
 
 
-def _write(target: Path, name: str) -> None:
+def _write(target: Path, name: str, kind: tuple[str, str, str]) -> None:
+    env, env_class, code = kind
+    marks = {"{name}": name, "{env}": env, "{class}": env_class}
     for path, text in FILES.items():
         file = target / path.format(name=name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.format(name=name), encoding="utf-8")
+        written = text or code
+        for mark, value in marks.items():  # not str.format: code has braces of its own
+            written = written.replace(mark, value)
+        file.write_text(written, encoding="utf-8")

@@ -44,14 +44,14 @@ def list_(
 
 
 def _row(name: str) -> list[str]:
-    """Return what the list says of a suite; one whose packages are missing says which."""
-    from agentgym.errors import MissingExtraError
+    """Return what the list says of a suite; one that cannot be loaded says why."""
+    from agentgym.errors import AgentGymError
     from agentgym.suites import load_suite
 
     try:
         suite = load_suite(name)
         sizes = {split: suite.size(split) for split in suite.splits}
-    except MissingExtraError as error:
+    except AgentGymError as error:
         return [name, "", str(error), ""]
     return [
         suite.name,
@@ -85,7 +85,7 @@ def show(
             task.id,
             "" if task.difficulty is None else f"{task.difficulty:g}",
             ", ".join(task.tags),
-            task.prompt,
+            task.prompt or "(the environment makes it of the payload)",
             *([" | ".join(task.answers)] if answers else []),
         ]
         for task in tasks

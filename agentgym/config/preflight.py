@@ -21,6 +21,7 @@ from agentgym import registry
 from agentgym.config.experts import blank_policy_problems, demonstration_problems
 from agentgym.config.loading import load_config
 from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.reward_names import weight_problems
 from agentgym.config.schema import Device, EnvSource, RunConfig, SamplingEngine
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
@@ -205,9 +206,11 @@ def preset_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(key="preset", text=text)
         return
     try:
-        module.load_preset(
+        preset = module.load_preset(
             config.preset, dict(config.preset_overrides), group_size=config.rollout.group_size
         )
+        weighed = {n for one in preset.rewards for n in one.parameters.get("weights", {})}
+        yield from weight_problems(config, weighed)
     except ConfigError as error:
         yield from (Problem(key="preset", text=line) for line in str(error).splitlines())
     if config.optim.device is Device.CUDA and not _has_gpu():

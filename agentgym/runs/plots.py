@@ -14,7 +14,15 @@ from agentgym.runs.folder import read_evaluations, read_metrics
 from agentgym.runs.reserved import reserve
 
 FIRST = (
-    *("outcome", "success", "loss", "grad_norm", "turns_per_episode", "tool_calls_per_episode"),
+    *(
+        "outcome",
+        "success",
+        "reward_",
+        "loss",
+        "grad_norm",
+        "turns_per_episode",
+        "tool_calls_per_episode",
+    ),
     *("tokens_per_episode", "truncated_share", "entropy", "kl", "clip", "ratio", "advantage"),
 )
 """Words that put a metric to the front, the first ones first."""

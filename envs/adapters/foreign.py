@@ -7,9 +7,9 @@ import importlib
 import math
 import random
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from agentgym.env import Reply, TextEnv
 from agentgym.errors import EnvError
@@ -50,6 +50,8 @@ class ForeignEnv(TextEnv):
     `step` gives the foreign reward as it is; its part is named `reward`. The outcome follows from
     a rule, at the end and where a limit of the engine ends the episode.
     """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
 
     def __init__(self, *, outcome: str, render_mode: str | None = None) -> None:
         super().__init__(render_mode=render_mode)

@@ -72,6 +72,11 @@ class GymnasiumTextEnv(ForeignEnv):
         self.null_score = float(getattr(inner, "null_score", 0.0))
 
     @property
+    def foreign(self) -> gymnasium.Env[Any, Any]:
+        """The environment behind this one."""
+        return self._foreign
+
+    @property
     def env_id(self) -> str:
         """Id of the foreign environment."""
         return self.spec.id if self.spec is not None else self._name

@@ -13,11 +13,11 @@ from agentgym.errors import ConfigError
 NAME = "my_envs"
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
+@pytest.fixture(params=[False, True], ids=["text", "tools"])
+def package(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Return a new package, laid out as pip would install it."""
     folder = tmp_path / NAME
-    init(NAME, folder)
+    init(NAME, folder, tools=request.param)
     info = folder / f"{NAME}-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 0.1.0\n")
@@ -39,8 +39,9 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(code, capture_output=True, text=True, check=False, cwd=folder)
 
 
-def test_user_code_takes_twelve_lines(package: Path) -> None:
-    source = (package / NAME / "env.py").read_text()
+def test_user_code_takes_twelve_lines(tmp_path: Path) -> None:
+    init(NAME, tmp_path / NAME)
+    source = (tmp_path / NAME / NAME / "env.py").read_text()
     docs = {
         node.body[0].lineno
         for node in ast.walk(ast.parse(source))
@@ -51,9 +52,10 @@ def test_user_code_takes_twelve_lines(package: Path) -> None:
 
 
 def test_environment_is_found_and_keeps_the_contract(package: Path) -> None:
+    env_id = (package / "tests" / "test_env.py").read_text().split('ENV = "')[1].split('"')[0]
     done = run(
         package,
-        f"import agentgym; report = agentgym.check_env('{NAME}/backwards-v0'); print(report); "
+        f"import agentgym; report = agentgym.check_env('{env_id}'); print(report); "
         "report.raise_if_failed(); print('kept')",
     )
     assert done.returncode == 0, done.stderr + done.stdout
