@@ -59,7 +59,8 @@ class Subject:
             make=make,
             tasks=played,
             others=others,
-            env_id=env if isinstance(env, str) else None,
+            # The id, without the module or file that registers it.
+            env_id=registry.spec(env).id if isinstance(env, str) else None,
             env_kwargs=env_kwargs,
             max_instances=registry.spec(env).max_instances if isinstance(env, str) else None,
             episodes_each=episodes_each,

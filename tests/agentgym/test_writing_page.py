@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import check_env, registry
+from agentgym import check_env, registry, rollout
 
 PAGE = Path(__file__).parents[2] / "docs" / "envs" / "writing.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
@@ -25,3 +25,17 @@ def test_environment_of_the_page_keeps_the_contract(number: int, env_id: str) ->
     exec(compile(BLOCKS[number], str(PAGE), "exec"), {"__name__": "page"})
     report = check_env(env_id)
     assert report.is_ok, str(report)
+
+
+def test_a4_async_grade_of_the_page_is_awaited_and_its_judge_may_be_away() -> None:
+    """Nobody listens at port 9: an infrastructure failure, tried again, never a score."""
+    exec(compile(BLOCKS[2], str(PAGE), "exec"), {"__name__": "page"})
+    records = rollout("lab/essay-v0", lambda request: "<answer>Tea is hot. I like it.</answer>")
+    record = records[-1]
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.exception) == (
+        "infrastructure",
+        "InfrastructureError",
+    )
+    assert "the judge did not answer" in record.failure.message
+    assert record.attempt == 2

@@ -55,9 +55,13 @@ def test_readme_python_examples_run(tmp_path: Path) -> None:
     assert code.count("steps=50)") == 1
     code = code.replace("steps=50)", f"{small})")
     code += (
-        "\nfrom agentgym.policies.scripted import ScriptedPolicy\n"
-        "acts = ['<lookup>France</lookup>', '<answer>Paris</answer>']\n"
-        "episode = agentgym.rollout('demo/capitals-v0', ScriptedPolicy(acts))[0]\n"
+        "\ndef act(request):\n"
+        "    assert '<lookup>country</lookup>' in request.messages[0].content\n"
+        "    if request.turn:\n"
+        "        return f'<answer>{request.messages[-1].content}</answer>'\n"
+        "    country = request.messages[1].content.rstrip('?').split()[-1]\n"
+        "    return f'<lookup>{country}</lookup>'\n"
+        "episode = agentgym.rollout('demo/capitals-v0', act)[0]\n"
         "assert episode.outcome == 1.0, episode\n"
         "assert result.success.mean == 1.0\n"
     )
@@ -75,14 +79,14 @@ def test_readme_commands_run(tmp_path: Path) -> None:
         for line in code.splitlines()
         if line.startswith("agentgym ")
     ]
-    assert [words[1] for words in lines] == ["train", "train", "train", "eval"]
+    assert [words[1] for words in lines] == ["train", "view", "train", "eval"]
     for words in lines:
         call = [sys.executable, "-m", "agentgym.cli.main", *words[1:]]
         if "--resume" in words:
             call += ["steps=2"]
         elif words[1] == "train":
-            call = [word for word in call if not word.startswith("steps=")] + settings
-        else:
+            call += settings  # of a key given twice the last one counts
+        elif words[1] == "eval":
             call = [word if word != "8" else "2" for word in call] + [
                 "eval.tasks=4",
                 "eval.max_new_tokens=12",
