@@ -7,7 +7,7 @@ Environments with tools derive from `agentgym.tool_env.ToolEnv`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -181,11 +181,11 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # -- what an author writes -------------------------------------------------------------
 
-    def start(self, task: Task, rng: random.Random) -> str:
+    def start(self, task: Task, rng: random.Random) -> str | Awaitable[str]:
         """Set up the episode of `task` and return the first observation."""
         raise NotImplementedError(f"{type(self).__name__} must define start(self, task, rng)")
 
-    def respond(self, action: Action) -> str | Reply:
+    def respond(self, action: Action) -> str | Reply | Awaitable[str | Reply]:
         """Return what the agent reads next: a string, or a `Reply` which may end the episode."""
         raise NotImplementedError(f"{type(self).__name__} must define respond(self, action)")
 

@@ -61,7 +61,7 @@ class ToolEnv(TextEnv):
         """Set up the episode of `task` and return the first observation: its prompt."""
         return task.prompt
 
-    def grade(self, answer: str) -> float | Reply:
+    def grade(self, answer: str) -> float | Reply | Awaitable[float | Reply]:
         """Return how far `answer` solves the task, in [0, 1], which ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} must define grade(answer)")
 
