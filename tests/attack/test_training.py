@@ -42,7 +42,7 @@ from agentgym.trainers.preset import list_presets, load_preset
 pytestmark = pytest.mark.attack
 
 VERSION, BOUND = 5, 2
-ROUNDS = 10
+ROUNDS = 6
 ENDS = (
     StopReason.TERMINATED,
     StopReason.MAX_TURNS,
