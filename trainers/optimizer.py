@@ -76,10 +76,9 @@ def set_learning_rates(
 def fill_state(optimizer: torch.optim.Optimizer) -> None:
     """Give every parameter the state of one that was never updated, as far as it has none.
 
-    A policy that stood still while its critic warmed up has none, and a checkpoint holds all.
+    A policy that stood still while its critic warmed up has none, and a checkpoint holds all. Where
+    there is none at all, torch would take a step of its own to get it, and count it.
     """
-    if not optimizer.state:
-        return  # nothing was updated: torch fills it when it is asked for
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter not in optimizer.state:
