@@ -72,10 +72,13 @@ def serve(
         return asyncio.run(_until_signal(_watch_running(urls)))
     assert policy is not None
     _require_one(front_ends)
+    from agentgym.serving.keys import new_key
     from agentgym.serving.launch import ServerDevice, ServerSpec, WeightTransfer
+    from agentgym.serving.turns import has_gpu
 
     chosen = ServerDevice(
-        _one_of("device", device, [d.value for d in ServerDevice]) or _found_device()
+        _one_of("device", device, [d.value for d in ServerDevice])
+        or ("cuda" if has_gpu() else "cpu")
     )
     words = gpus.split(",") if gpus is not None else [None] * servers
     if len(words) != servers:
@@ -87,11 +90,13 @@ def serve(
     check_policy(policy, trained=True)
     _check_logs(logs)
     folder = _folder(policy, chosen, logs)
+    key = new_key()
     specs = [
         ServerSpec(
             folder=folder,
             port=port + index,
             log=(logs / f"server-{index}.log").resolve(),
+            key=key,
             python=interpreter,
             device=chosen,
             gpu=words[index],
@@ -121,9 +126,14 @@ def _require_one(front_ends: int) -> None:
 
 async def _supervise(specs: list[ServerSpec]) -> None:
     """Start the servers and look after them until a signal comes."""
+    from agentgym.serving.keys import VARIABLE, private_folder
     from agentgym.serving.supervisor import Supervisor
 
     say(f"output of the servers: {specs[0].log.parent}")
+    say(
+        f"key of the servers: in {private_folder() / f'key-{specs[0].port}'}, where clients of "
+        f"this user find it themselves; others set {VARIABLE} to it"
+    )
     async with Supervisor(specs, on_event=say) as supervisor:
         say(f"policy: vllm:{','.join(spec.url for spec in specs)}")
         await supervisor.watch()
@@ -214,11 +224,6 @@ def _check_logs(folder: Path) -> None:
             f"'--logs' must be a folder that can be written to (got {str(folder)!r}: "
             f"{error.strerror})"
         ) from error
-
-
-def _found_device() -> str:
-    """Return what there is: a GPU's driver shows itself in /dev."""
-    return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
 
 
 def _interpreter() -> str:

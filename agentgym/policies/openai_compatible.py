@@ -5,29 +5,19 @@ Such a server gives text, not the ids that it sampled, so nothing it says is tra
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import httpx
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_exponential,
-    wait_random,
-)
 
-from agentgym.errors import InfrastructureError, PolicyError
+from agentgym.errors import PolicyError
+from agentgym.http import AnswerError, Call, HttpClient, Reply, Retries, excerpt, room_for
 from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling
-from agentgym.redaction import remember
 
-_ATTEMPTS = 4
-_LONGEST_WAIT_S = 4.0
-_SHOWN_CHARACTERS = 200
-_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses after which the same request may succeed later; the engine decides whether to try."""
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+_SHOWN_CHARACTERS = 200
 
 
 class OpenAICompatiblePolicy:
@@ -40,13 +30,14 @@ class OpenAICompatiblePolicy:
         base_url: Up to and with the version, such as `http://localhost:8000/v1`.
         model: Name of the model on that server.
         api_key: Sent as a bearer token; None sends none. It appears in no record or message.
-        timeout_s: Longest wait for an answer.
-        client: HTTP client to use in place of one of its own; it is not closed.
+        timeout_s: Longest time for an answer, from the first try to its last byte.
+        connections: Requests under way at once; further ones wait here.
+        retries: For requests whose connection broke.
+        transport: What carries requests in place of connections of its own; it is not closed.
         extra: Further fields of each request's body.
-        first_wait_s: Pause after the first broken connection; doubled with each further one.
 
     Raises:
-        PolicyError: If `base_url` is not an http or https address.
+        PolicyError: If `base_url` is not an http or https address, or the key cannot be sent.
     """
 
     def __init__(
@@ -56,41 +47,49 @@ class OpenAICompatiblePolicy:
         model: str,
         api_key: str | None = None,
         timeout_s: float = 600.0,
-        client: httpx.AsyncClient | None = None,
+        connections: int = 512,
+        retries: Retries | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
         extra: Mapping[str, Any] | None = None,
-        first_wait_s: float = 0.25,
     ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise PolicyError(f"'base_url' must begin with http:// or https:// (got {base_url!r})")
-        remember({"base_url": base_url, "api_key": api_key})
         self.id = f"openai:{model}"
         self.renderer = None
         self.version = 0
         self.max_context_tokens: int | None = None
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._http = HttpClient(
+            base_url,
+            connections=connections,
+            key=api_key,
+            retries=retries,
+            transport=transport,
+            uses_proxy=True,
+        )
         self._model = model
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._owns_client = client is None
-        self._client = client if client is not None else httpx.AsyncClient(timeout=timeout_s)
+        self._timeout_s = timeout_s
         self._extra = dict(extra or {})
-        self._first_wait_s = first_wait_s
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Return the server's answer.
 
         Raises:
-            InfrastructureError: If the server cannot be reached or says that it is overloaded.
+            InfrastructureError: If the server cannot be reached, gives no whole answer in time, or
+                says that it is overloaded.
             PolicyError: If it refuses the request or answers with something else.
         """
-        body = self._body(request)
-        response = await self._post(body)
-        if response.status_code in _TRANSIENT:
-            raise InfrastructureError(f"{self.id} answered {_status(response)}")
-        if response.is_error:
-            raise PolicyError(f"{self.id} refused the request: {_status(response)}")
-        text, reason = _parse(response, self.id)
+        call = Call(
+            method="POST",
+            path="/chat/completions",
+            content=json.dumps(self._body(request)).encode(),
+            timeout_s=self._timeout_s,
+            most_bytes=room_for(request.sampling.max_new_tokens),
+        )
+        reply = await self._http.send(call, is_repeatable=True)
+        text, reason = _parse(reply, reply.json())
         return Completion(
-            text=text, finish_reason=reason, sampling=request.sampling, policy_id=self.id
+            text=self._http.hide(text),
+            finish_reason=reason,
+            sampling=request.sampling,
+            policy_id=self.id,
         )
 
     async def begin_episode(self, episode_id: str) -> None:
@@ -100,26 +99,8 @@ class OpenAICompatiblePolicy:
         """Do nothing: the whole conversation goes with each call."""
 
     async def aclose(self) -> None:
-        """Close the connections, unless the client was passed in."""
-        if self._owns_client:
-            await self._client.aclose()
-
-    async def _post(self, body: Mapping[str, Any]) -> httpx.Response:
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type((httpx.ConnectError, httpx.RemoteProtocolError)),
-            stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential(multiplier=self._first_wait_s, max=_LONGEST_WAIT_S)
-            + wait_random(0, self._first_wait_s),
-            reraise=True,
-        )
-        try:
-            async for attempt in retrying:
-                with attempt:
-                    return await self._client.post(self._url, json=body, headers=self._headers)
-        except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
-            raise InfrastructureError(f"{self.id} cannot be reached: {reason}") from error
-        raise AssertionError("the last attempt returns or raises")
+        """Close the connections, unless they were passed in."""
+        await self._http.aclose()
 
     def _body(self, request: GenerateRequest) -> dict[str, Any]:
         sampling = request.sampling
@@ -150,27 +131,29 @@ def _bounds(sampling: Sampling) -> dict[str, Any]:
     return bounds
 
 
-def _parse(response: httpx.Response, policy_id: str) -> tuple[str, FinishReason]:
+def _parse(reply: Reply, payload: Any) -> tuple[str, FinishReason]:
+    """Return text and finish reason; each part may be of any JSON type."""
     try:
-        choice = cast("dict[str, Any]", response.json()["choices"][0])
+        choice = payload["choices"][0]
         content, reason = choice["message"]["content"], choice["finish_reason"]
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise PolicyError(
-            f"{policy_id} answered without a completion: {_body(response)}"
-        ) from error
-    if reason not in _FINISH:
-        raise PolicyError(
-            f"{policy_id} stopped for 'stop' or 'length' only in what can be used (got {reason!r})"
+    except (LookupError, TypeError) as error:
+        shown = excerpt(reply.text())
+        raise AnswerError(f"{reply.address} answered without a completion: {shown}") from error
+    if not isinstance(reason, str) or reason not in _FINISH:
+        raise AnswerError(
+            f"{reply.address} stopped for a reason other than 'stop' and 'length' "
+            f"(got {_shown(reason)})"
+        )
+    # Nothing at all is what models that only think, or only call tools, have said.
+    if content is not None and not isinstance(content, str):
+        raise AnswerError(
+            f"{reply.address} answered with content that is no text (got {_shown(content)})"
         )
     return content or "", _FINISH[reason]
 
 
-def _status(response: httpx.Response) -> str:
-    return f"{response.status_code}: {_body(response)}"
-
-
-def _body(response: httpx.Response) -> str:
-    return " ".join(response.text[:_SHOWN_CHARACTERS].split())
+def _shown(value: object) -> str:
+    return excerpt(repr(value))[:_SHOWN_CHARACTERS]
 
 
 __all__ = ["OpenAICompatiblePolicy"]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from agentgym.completions import check_logprobs
 from agentgym.concurrency import PolicyLoad
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.policies.vllm.control import EngineControl
@@ -24,6 +26,7 @@ from agentgym.policies.vllm_inprocess_control import InprocessControl, vllm_modu
 from agentgym.policy import require_prompts
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
+from agentgym.serving.turns import blocking_gpu_turn, gpus_of, has_gpu
 
 _ENVIRONMENT = {
     # Handles to tensors that learner and engine share are pickled between their processes.
@@ -32,6 +35,8 @@ _ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles where there is no compiler
 }
 _REASONS = frozenset({"stop", "length", "abort"})
+_START_S = 900.0
+"""Longest wait for other engines that start on the same GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +179,11 @@ class InprocessVllmPolicy(EnginePolicy):
             )
             output: Any = await self._run(ids, params, salt=self.ask().cache_salt)
             entries = cast("Sequence[Mapping[int, Any]]", output.prompt_logprobs)
-            found.append(
-                tuple(
-                    float(entries[place][ids[place]].logprob)
-                    for place in range(len(prompt), len(ids))
-                )
+            scores = tuple(
+                float(entries[place][ids[place]].logprob) for place in range(len(prompt), len(ids))
             )
+            check_logprobs(scores, least=-math.inf)
+            found.append(scores)
         return tuple(found)
 
     def _params(self, sampling: Sampling) -> Any:
@@ -261,7 +265,8 @@ def open_inprocess(
     if chosen.takes_tensors:
         config = vllm_module("vllm.config.weight_transfer").WeightTransferConfig(backend="ipc")
         arguments["weight_transfer_config"] = config
-    engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
+    with blocking_gpu_turn(gpus_of(None) if has_gpu() else (), patience_s=_START_S):
+        engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
     # What was imported for the engine stays: no collection need look at it again.
     gc.collect()
     gc.freeze()

@@ -50,7 +50,7 @@ class InprocessControl:
         Raises:
             PolicyError: If the engine could not.
         """
-        if not await self._engine.reset_prefix_cache(reset_running_requests=True):
+        if await self._engine.reset_prefix_cache(reset_running_requests=True) is not True:
             raise PolicyError("the engine could not reset its prefix cache")
 
     async def init_transfer(self, info: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import random
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from typing import Any, cast
 from agentgym.renderer.fast_tokenizer import FastTokenizer
 from agentgym.serving.fake_http import Fault, FaultKind, FaultyServer, Handler, Request
 from agentgym.serving.fake_model import FakeModel
+from agentgym.serving.keys import VARIABLE
 
 BLOCK = 16
 """Ids of one block of the prefix cache."""
@@ -40,6 +42,7 @@ class FakeVllm(FaultyServer):
         token_s: Seconds for each sampled id.
         max_context_tokens: Prompt and completion together.
         reports_raw: Report log-probabilities before the temperature, as vLLM does untold.
+        key: What every path but /health asks for; None asks for nothing.
     """
 
     def __init__(
@@ -50,9 +53,10 @@ class FakeVllm(FaultyServer):
         token_s: float = 0.0,
         max_context_tokens: int = 4_096,
         reports_raw: bool = False,
+        key: str | None = None,
     ) -> None:
         self.folder = folder
-        super().__init__(port)
+        super().__init__(port, key=key)
         self.token_s = token_s
         self.counts: Counter[str] = Counter()
         """Ids looked up and found in the prefix cache; completions cut and answered."""
@@ -172,12 +176,13 @@ class FakeVllm(FaultyServer):
         if name in self._adapters:
             return 400, {"error": f"The lora adapter '{name}' has already been loaded."}
         self._adapters[name] = FakeModel.load(Path(request.body["lora_path"]))
-        return 200, "Success"
+        return 200, f"Success: LoRA adapter '{name}' added successfully."
 
     async def _unload_adapter(self, request: Request) -> tuple[int, object]:
-        if self._adapters.pop(request.body["lora_name"], None) is None:
+        name = request.body["lora_name"]
+        if self._adapters.pop(name, None) is None:
             return 404, {"error": "no such adapter"}
-        return 200, "Success"
+        return 200, f"Success: LoRA adapter '{name}' removed successfully."
 
     async def _take_fault(self, request: Request) -> tuple[int, object]:
         """Take a fault over HTTP, for a server that is a process."""
@@ -294,7 +299,8 @@ def _blocks(key: str, ids: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 async def _serve_process(args: argparse.Namespace) -> None:
-    fake = FakeVllm(args.model, port=args.port, token_s=args.token_s)
+    key = os.environ.get(VARIABLE)
+    fake = FakeVllm(args.model, port=args.port, token_s=args.token_s, key=key)
     async with fake:
         await fake.ended.wait()
 

@@ -57,6 +57,7 @@ class Request:
     path: str
     params: Mapping[str, str]
     body: Mapping[str, Any]
+    authorization: str
 
 
 class _BrokenError(Exception):
@@ -71,10 +72,12 @@ class FaultyServer(abc.ABC):
 
     Args:
         port: 0 takes a free one.
+        key: What every path but /health asks for; None asks for nothing.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, key: str | None = None) -> None:
         self.port = port
+        self._key = key
         self.calls: list[str] = []
         """Paths asked for, in order."""
         self.ended = asyncio.Event()
@@ -144,6 +147,9 @@ class FaultyServer(abc.ABC):
 
     async def _answer(self, request: Request) -> tuple[int, object]:
         self.calls.append(request.path)
+        is_known = self._key is None or request.authorization == f"Bearer {self._key}"
+        if not is_known and request.path != "/health":
+            return 401, {"error": "Unauthorized"}
         kinds = {FaultKind.RESET, FaultKind.HANG, FaultKind.ERROR, FaultKind.DIE}
         fault = self._fault(request.path, kinds)
         if fault is FaultKind.RESET:
@@ -181,11 +187,13 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
     if not line.strip():
         return None
     method, target, _ = line.decode().split(" ", 2)
-    length = 0
+    length, authorization = 0, ""
     while (header := (await reader.readline()).strip()) != b"":
         name, _, value = header.partition(b":")
         if name.lower() == b"content-length":
             length = int(value)
+        if name.lower() == b"authorization":
+            authorization = value.strip().decode()
     content = await reader.readexactly(length) if length else b""
     parts = urlsplit(target)
     return Request(
@@ -193,6 +201,7 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
         path=parts.path,
         params=dict(parse_qsl(parts.query)),
         body=json.loads(content) if content else {},
+        authorization=authorization,
     )
 
 

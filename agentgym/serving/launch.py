@@ -10,18 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-import httpx
-
+from agentgym.blocking import run_coroutine
 from agentgym.errors import InfrastructureError
+from agentgym.policies.vllm.server import Server
+from agentgym.serving import guard
+from agentgym.serving.keys import VARIABLE, leave_key, new_key, take_key_away
 
 SERVED_NAME = "policy"
 """Name under which servers that are started here serve their model."""
 HOST = "127.0.0.1"
-"""The endpoints that change weights ask for no password, so nobody outside may reach them."""
+"""Nobody outside need reach the endpoints that change weights; who is inside brings the key."""
 _READY_POLL_S = 0.5
 _TERM_S = 10.0
 """Seconds from a polite end to a forced one."""
@@ -58,6 +60,8 @@ class ServerSpec:
     """Port on the loopback interface."""
     log: Path
     """File that takes everything it prints."""
+    key: str = field(default_factory=new_key, repr=False)
+    """What it asks its clients for; it is in its environment and in no command."""
     python: str = sys.executable
     """Interpreter of the environment that vLLM is installed in."""
     device: ServerDevice = ServerDevice.CUDA
@@ -101,6 +105,7 @@ def server_command(spec: ServerSpec) -> list[str]:
         ("--logprobs-mode", "processed_logprobs"),
         # None of the model's own sampling defaults: each request brings all of its own.
         ("--generation-config", "vllm"),
+        ("--middleware", guard.MIDDLEWARE),
     ]
     if spec.max_context_tokens is not None:
         options.append(("--max-model-len", spec.max_context_tokens))
@@ -120,13 +125,21 @@ def server_command(spec: ServerSpec) -> list[str]:
     flags += ["--enable-lora"] if spec.lora_rank else []
     flags += ["--enforce-eager"] if spec.is_eager else []
     pairs = [text for name, value in options for text in (name, str(value))]
-    return [spec.python, "-m", spec.module, *pairs, *flags, *spec.extra]
+    return [
+        spec.python,
+        str(Path(guard.__file__).resolve()),
+        spec.module,
+        *pairs,
+        *flags,
+        *spec.extra,
+    ]
 
 
 def server_environment(spec: ServerSpec, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a server: this process's, and what the endpoints need."""
     own = dict(os.environ if base is None else base)
     own |= {
+        VARIABLE: spec.key,
         "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that pause, reset and change weights
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
@@ -155,6 +168,7 @@ class ServerProcess:
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
         spec.log.parent.mkdir(parents=True, exist_ok=True)
+        leave_key(spec.port, spec.key)
         with spec.log.open("ab") as log:
             # A session of its own: all it starts can be ended together, and Ctrl-C in a terminal
             # ends the run, which ends the server.
@@ -204,13 +218,13 @@ class ServerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         # Always: a parent that ended may have left its engine behind, with the GPU's memory.
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        self.kill()
 
     def kill(self) -> None:
         """End the server and all it started at once."""
         self._signal(signal.SIGKILL)
         self._process.wait()
+        take_key_away(self.spec.port, self.spec.key)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -219,10 +233,15 @@ class ServerProcess:
 
 def answers(url: str, *, timeout_s: float = 5.0) -> bool:
     """Return whether a server says that it is well."""
-    try:
-        return httpx.get(f"{url}/health", timeout=timeout_s, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+
+    async def ask() -> bool:
+        server = Server(url)
+        try:
+            return await server.is_healthy(timeout_s=timeout_s)
+        finally:
+            await server.aclose()
+
+    return run_coroutine(ask())
 
 
 def free_port() -> int:

@@ -15,11 +15,12 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
-
 from agentgym.concurrency import first_error
-from agentgym.errors import InfrastructureError
-from agentgym.serving.launch import ServerProcess, ServerSpec, log_tail
+from agentgym.errors import InfrastructureError, PolicyError
+from agentgym.http import Retries
+from agentgym.policies.vllm.server import Server
+from agentgym.serving.launch import ServerDevice, ServerProcess, ServerSpec, log_tail
+from agentgym.serving.turns import gpu_turn, gpus_of
 
 OnEvent = Callable[[str], None]
 
@@ -59,6 +60,7 @@ class Watched:
     """One server with what is known of it."""
 
     spec: ServerSpec
+    client: Server
     process: ServerProcess | None = None
     state: ServerState = ServerState.STARTING
     silences: int = 0
@@ -85,17 +87,18 @@ class Supervisor:
         options: WatchOptions | None = None,
         on_event: OnEvent = lambda _: None,
     ) -> None:
-        self.servers = tuple(Watched(spec=spec) for spec in specs)
+        once = Retries(attempts=1)
+        self.servers = tuple(
+            Watched(spec=spec, client=Server(spec.url, key=spec.key, retries=once))
+            for spec in specs
+        )
         self._options = options if options is not None else WatchOptions()
         self._say = on_event
-        self._client = httpx.AsyncClient(trust_env=False)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
         try:
-            for server in self.servers:
-                server.process = ServerProcess(server.spec)
-            await self._for_each(self._wait_ready)
+            await self._for_each(self._start)
         except BaseException:
             await self.aclose()
             raise
@@ -143,7 +146,7 @@ class Supervisor:
             return
         if process.exit_code is not None:
             await self._start_anew(server, f"ended with code {process.exit_code}")
-        elif await self._is_well(server.spec.url):
+        elif await self._is_well(server.client):
             server.silences, server.state = 0, ServerState.READY
         else:
             server.silences += 1
@@ -158,7 +161,8 @@ class Supervisor:
         for server in self.servers:
             server.process, server.state = None, ServerState.ENDED
         await asyncio.gather(*(asyncio.to_thread(process.stop) for process in processes))
-        await self._client.aclose()
+        for server in self.servers:
+            await server.client.aclose()
 
     async def _start_anew(self, server: Watched, reason: str) -> None:
         process = server.process
@@ -180,15 +184,23 @@ class Supervisor:
                 f"{log_tail(server.spec.log)}"
             )
         server.silences = 0
-        server.process = ServerProcess(server.spec)
-        await self._wait_ready(server)
+        await self._start(server)
+
+    async def _start(self, server: Watched) -> None:
+        """Start a server and wait until it answers, in turn with others on its GPU."""
+        spec = server.spec
+        gpus = gpus_of(spec.gpu) if spec.device is ServerDevice.CUDA else ()
+        async with gpu_turn(gpus, patience_s=self._options.start_s, on_wait=self._say):
+            if not self._is_closed:
+                server.process = ServerProcess(spec)
+                await self._wait_ready(server)
 
     async def _wait_ready(self, server: Watched) -> None:
         server.state = ServerState.STARTING
         began = time.monotonic()
         process = server.process
         assert process is not None
-        while not await self._answers(f"{server.spec.url}/health", self._options.answer_s):
+        while not await server.client.is_healthy(timeout_s=self._options.answer_s):
             if self._is_closed:
                 return
             if process.exit_code is not None:
@@ -205,20 +217,15 @@ class Supervisor:
         server.state = ServerState.READY
         self._say(f"{server.spec.url} is ready after {time.monotonic() - began:.0f} s")
 
-    async def _is_well(self, url: str) -> bool:
+    async def _is_well(self, client: Server) -> bool:
         """Return whether server and engine answer; the second is asked a trifle."""
-        if not await self._answers(f"{url}/health", self._options.answer_s):
-            return False
-        return await self._answers(f"{url}/is_paused", self._options.engine_s)
-
-    async def _answers(self, url: str, timeout_s: float) -> bool:
-        if self._is_closed:
+        if not await client.is_healthy(timeout_s=self._options.answer_s):
             return False
         try:
-            reply = await self._client.get(url, timeout=timeout_s)
-        except httpx.HTTPError:
+            reply = await client.get("/is_paused", timeout_s=self._options.engine_s)
+        except (InfrastructureError, PolicyError):
             return False
-        return reply.status_code < 500
+        return isinstance(reply, dict) and "is_paused" in reply
 
 
 __all__ = ["ServerState", "Supervisor", "WatchOptions", "Watched"]

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from agentgym.errors import InfrastructureError
-from agentgym.policies.vllm.server import ServerLostError
+from agentgym.http import ServerLostError
 from agentgym.trainers import broadcast
 from agentgym.trainers.broadcast import NcclTransfer
 from agentgym.trainers.clock import Stopwatch

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agentgym.errors import PolicyError
+from agentgym.http import ServerLostError
 from agentgym.policies.vllm import Retries, VllmOptions, VllmPolicy, connect
-from agentgym.policies.vllm.server import ServerLostError
 from agentgym.policies.vllm.wire import Answer
 from agentgym.policy import GenerateRequest, TrainablePolicy
 from agentgym.records import Sampling

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm.handshake import describe, shake_hands
@@ -55,7 +53,6 @@ async def connect(
     model: str | None = None,
     version: int = 0,
     options: VllmOptions | None = None,
-    clients: Mapping[str, httpx.AsyncClient] | None = None,
     name: Callable[[Address], str] | None = None,
 ) -> VllmPolicy:
     """Return a policy of servers that answer, serve one model, and mean by ids what it means.
@@ -67,7 +64,6 @@ async def connect(
         model: Which of a server's models; None takes the only one.
         version: Learner updates behind their weights.
         options: Deadlines, retries, seeds.
-        clients: HTTP clients to use in place of own ones, by address.
         name: Makes the policy's name for records.
 
     Raises:
@@ -76,8 +72,7 @@ async def connect(
     """
     place = parse_address(address) if isinstance(address, str) else address
     retries = options.retries if options is not None else None
-    given = clients or {}
-    servers = [Server(url, retries=retries, client=given.get(url)) for url in place.urls]
+    servers = [Server(url, retries=retries) for url in place.urls]
     try:
         facts = [await describe(server, model=model) for server in servers]
         if len({fact.model for fact in facts}) > 1:

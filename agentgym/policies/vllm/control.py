@@ -7,14 +7,28 @@ is the business of who changes weights.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm.server import Server
-from agentgym.policies.vllm.wire import Answer
+from agentgym.policies.vllm.wire import Answer, reading
 
 _TIMEOUT_S = 300.0
 """Longest wait for one call; large models load from disk in between."""
+_SHOWN_CHARACTERS = 200
+_YES: Mapping[str, Mapping[str, object]] = {
+    "/pause": {"status": "paused"},
+    "/resume": {"status": "resumed"},
+    "/reset_prefix_cache": {"success": True},
+    "/init_weight_transfer_engine": {"message": "Weight transfer initialized"},
+    "/start_weight_update": {"message": "Weight update started"},
+    "/update_weights": {"message": "Weights updated"},
+    "/finish_weight_update": {"message": "Weight update finished"},
+}
+"""path -> what vLLM says when it has done it. Any other answer, or none, means that it may not
+have: weights or a cache that nobody knows are worse than a run that ends."""
+_ADAPTER_YES = "Success"
+"""Beginning of the text that answers a call about an adapter."""
 
 
 @runtime_checkable
@@ -110,22 +124,15 @@ class HttpControl:
     async def pause(self) -> None:
         """Stop sampling and return when nothing runs."""
         # The cache is reset once, after the last tensor: until then it is not used.
-        await self._post("/pause", params={"mode": self._mode, "clear_cache": "false"})
+        await self._post("/pause", {"mode": self._mode, "clear_cache": "false"})
 
     async def resume(self) -> None:
         """Go on sampling."""
         await self._post("/resume")
 
     async def reset_cache(self) -> None:
-        """Forget every kept key and value.
-
-        Raises:
-            PolicyError: If the server could not.
-        """
-        reply = await self._post("/reset_prefix_cache", params={"reset_running_requests": "true"})
-        # Servers before 0.26 answer with nothing.
-        if reply is not None and not reply.get("success", True):
-            raise PolicyError(f"{self.name} could not reset its prefix cache (got {reply!r})")
+        """Forget every kept key and value."""
+        await self._post("/reset_prefix_cache", {"reset_running_requests": "true"})
 
     async def init_transfer(self, info: Mapping[str, Any]) -> None:
         """Meet the learner, before the first transfer."""
@@ -145,22 +152,33 @@ class HttpControl:
 
     async def reload(self, folder: str) -> None:
         """Read all weights anew from a folder on the server's machine."""
+        path = "/collective_rpc"
         body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
-        await self._post_once("/collective_rpc", body)
+        reply = await self._sent_once(path, body)
+        # One entry for each process that holds weights, None where it has read them.
+        said = cast("dict[str, Any]", reply) if isinstance(reply, dict) else {}
+        results = said.get("results")
+        done = cast("list[object]", results) if isinstance(results, list) else []
+        if not done or any(result is not None for result in done):
+            raise self._unknown(path, reply)
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Load a low-rank adapter under a name."""
-        body = {"lora_name": name, "lora_path": folder}
-        await self._post_once("/v1/load_lora_adapter", body)
+        await self._tell_adapter("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
 
     async def unload_adapter(self, name: str) -> None:
         """Drop an adapter."""
-        await self._post_once("/v1/unload_lora_adapter", {"lora_name": name})
+        await self._tell_adapter("/v1/unload_lora_adapter", {"lora_name": name})
 
     async def world_size(self) -> int:
         """Return how many processes hold the server's weights."""
-        reply: Any = await self.server.get("/get_world_size", timeout_s=_TIMEOUT_S)
-        return int(reply["world_size"])
+        path = "/get_world_size"
+        reply: Any = await self.server.get(path, timeout_s=_TIMEOUT_S)
+        with reading(f"{self.name}{path} names no number of processes"):
+            size = reply["world_size"]
+            if type(size) is not int or size < 1:
+                raise ValueError(size)
+        return size
 
     async def probe(self) -> tuple[float, ...]:
         """Return the log-probabilities that the server gives to the fixed text."""
@@ -170,12 +188,42 @@ class HttpControl:
         """Return what the server samples after the fixed text, with its log-probabilities."""
         return await self._continued()
 
-    async def _post(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        return await self.server.post(path, params=params, timeout_s=_TIMEOUT_S, is_repeatable=True)
+    async def _post(self, path: str, params: Mapping[str, str] | None = None) -> None:
+        reply = await self.server.post(
+            path, params=params, timeout_s=_TIMEOUT_S, is_repeatable=True
+        )
+        self._expect_yes(path, reply)
 
-    async def _post_once(self, path: str, body: Mapping[str, Any] | None) -> Any:
+    async def _post_once(self, path: str, body: Mapping[str, Any] | None) -> None:
+        self._expect_yes(path, await self._sent_once(path, body))
+
+    async def _tell_adapter(self, path: str, body: Mapping[str, Any]) -> None:
+        reply = await self._sent_once(path, body)
+        if not (isinstance(reply, str) and reply.startswith(_ADAPTER_YES)):
+            raise self._unknown(path, reply)
+
+    async def _sent_once(self, path: str, body: Mapping[str, Any] | None) -> Any:
         # A second copy of these would be another step of the protocol.
         return await self.server.post(path, body, timeout_s=_TIMEOUT_S, is_repeatable=False)
+
+    def _expect_yes(self, path: str, reply: Any) -> None:
+        wanted = _YES[path]
+        said = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
+        # Not ==: 1 is not true.
+        if any(
+            said.get(name) != word or type(said[name]) is not type(word)
+            for name, word in wanted.items()
+        ):
+            raise self._unknown(path, reply)
+
+    def _unknown(self, path: str, reply: Any) -> PolicyError:
+        shown = f"{reply!r}"[:_SHOWN_CHARACTERS]
+        wanted = _YES.get(path)
+        need = f", wanted {dict(wanted)!r}" if wanted is not None else ""
+        return PolicyError(
+            f"{self.name}{path} does not say that it is done (got {shown}{need}); vLLM 0.26 and "
+            "later say it"
+        )
 
 
 __all__ = ["EngineControl", "HttpControl"]

@@ -59,7 +59,7 @@ class Fleet:
         self._trust_s = trust_s
         self._homes: dict[str, Member] = {}
         for member in self.members:
-            member.server.on_break = _doubter(member)
+            member.server.on_break(_doubter(member))
 
     def begin(self, episode_id: str) -> None:
         """Choose the server of an episode: the one with the fewest."""

@@ -7,14 +7,14 @@ tell weights apart).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from agentgym.errors import PolicyError
+from agentgym.http import room_for
 from agentgym.policies.vllm.server import Server
-from agentgym.policies.vllm.wire import Ask, parse_scores, score_body
+from agentgym.policies.vllm.wire import Ask, parse_scores, reading, score_body
 from agentgym.policy import Message
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.tokenizer import ChatTokenizer
@@ -61,22 +61,22 @@ async def describe(server: Server, *, model: str | None = None) -> ServerFacts:
         PolicyError: If it serves no such model, or several and none is named.
     """
     payload: Any = await server.get("/v1/models", timeout_s=TIMEOUT_S)
-    try:
+    with reading(f"{server.url} does not list its models"):
         listed = cast("list[dict[str, Any]]", payload["data"])
         names = [str(entry["id"]) for entry in listed]
-    except (KeyError, TypeError) as error:
-        raise PolicyError(f"{server.url} does not list its models: {payload!r}") from error
-    bases = [entry for entry in listed if not entry.get("parent")]
-    chosen = [entry for entry in listed if entry["id"] == model] if model else bases
-    if len(chosen) != 1:
-        wanted = f"a model {model!r}" if model else "one model"
-        raise PolicyError(f"{server.url} must serve {wanted} (it serves {names!r})")
-    length = chosen[0].get("max_model_len")
-    return ServerFacts(
-        model=str(chosen[0]["id"]),
-        folder=str(chosen[0].get("root") or chosen[0]["id"]),
-        max_context_tokens=int(length) if length is not None else None,
-    )
+        bases = [entry for entry in listed if not entry.get("parent")]
+        chosen = [entry for entry in listed if entry["id"] == model] if model else bases
+        if len(chosen) != 1:
+            wanted = f"a model {model!r}" if model else "one model"
+            raise PolicyError(f"{server.url} must serve {wanted} (it serves {names[:_TOP]!r})")
+        length = chosen[0].get("max_model_len")
+        if length is not None and not int(length) > 0:
+            raise ValueError(f"max_model_len {length!r}")
+        return ServerFacts(
+            model=str(chosen[0]["id"]),
+            folder=str(chosen[0].get("root") or chosen[0]["id"]),
+            max_context_tokens=int(length) if length is not None else None,
+        )
 
 
 async def shake_hands(server: Server, ask: Ask, renderer: Renderer) -> None:
@@ -101,8 +101,13 @@ async def score(
     server: Server, ask: Ask, ids: Sequence[int], *, timeout_s: float = TIMEOUT_S
 ) -> tuple[float, ...]:
     """Return the log-probability of each id but the first, at temperature 1."""
-    body = score_body(ask, ids)
-    payload = await server.post("/v1/completions", body, timeout_s=timeout_s, is_repeatable=True)
+    payload = await server.post(
+        "/v1/completions",
+        score_body(ask, ids),
+        timeout_s=timeout_s,
+        is_repeatable=True,
+        most_bytes=room_for(len(ids)),
+    )
     return parse_scores(payload, ids)
 
 
@@ -110,7 +115,8 @@ async def _compare_tokenizers(server: Server, ask: Ask, tokenizer: ChatTokenizer
     text = PROBE_TEXT + "".join(sorted(tokenizer.special_tokens))
     body = {"model": ask.model, "prompt": text, "add_special_tokens": False}
     payload: Any = await server.post("/tokenize", body, timeout_s=TIMEOUT_S, is_repeatable=True)
-    theirs = tuple(cast("list[int]", payload["tokens"]))
+    with reading(f"{server.url} gives no ids of a text"):
+        theirs = tuple(cast("list[int]", payload["tokens"]))
     ours = tokenizer.encode(text, allow_special=True).ids
     if theirs == ours:
         return
@@ -139,7 +145,8 @@ async def _compare_ends(server: Server, ask: Ask, tokenizer: ChatTokenizer) -> N
         payload: Any = await server.post(
             "/v1/completions", body, timeout_s=TIMEOUT_S, is_repeatable=True
         )
-        reason = payload["choices"][0]["finish_reason"]
+        with reading(f"{server.url} gives no completion"):
+            reason = payload["choices"][0]["finish_reason"]
         if reason != "stop":
             raise PolicyError(
                 f"{server.url} goes on after the end id {end} (finish reason {reason!r}): its end "
@@ -183,13 +190,10 @@ async def _spread(server: Server, ask: Ask, renderer: Renderer, temperature: flo
     payload: Any = await server.post(
         "/v1/completions", body, timeout_s=TIMEOUT_S, is_repeatable=True
     )
-    try:
+    with reading(f"{server.url} gives no log-probabilities"):
         top = cast("dict[str, float]", payload["choices"][0]["logprobs"]["top_logprobs"][0])
         values = sorted((float(value) for value in top.values()), reverse=True)
         return values[0] - values[_TOP - 1]
-    except (KeyError, IndexError, TypeError) as error:
-        shown = json.dumps(payload)[:200]
-        raise PolicyError(f"{server.url} gives no log-probabilities: {shown}") from error
 
 
 __all__ = ["PROBE_TEXT", "ServerFacts", "describe", "probe_ids", "score", "shake_hands"]

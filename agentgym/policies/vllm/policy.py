@@ -16,11 +16,12 @@ from tenacity import (
 
 from agentgym.concurrency import PolicyLoad
 from agentgym.errors import InfrastructureError, PolicyError
+from agentgym.http import Retries, ServerFaultError, ServerLostError, room_for
 from agentgym.policies.vllm.control import EngineControl, HttpControl
 from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
-from agentgym.policies.vllm.server import Retries, Server, ServerFaultError, ServerLostError
+from agentgym.policies.vllm.server import Server
 from agentgym.policies.vllm.wire import CUT, Answer, completion_body, parse_completion
 from agentgym.policy import require_prompts
 from agentgym.records import Sampling
@@ -268,7 +269,11 @@ class VllmPolicy(EnginePolicy):
         try:
             with self._fleet.talking_to(member):
                 return await server.post(
-                    "/v1/completions", body, timeout_s=self.options.timeout_s, is_repeatable=False
+                    "/v1/completions",
+                    body,
+                    timeout_s=self.options.timeout_s,
+                    is_repeatable=False,
+                    most_bytes=room_for(body["max_tokens"]),
                 )
         except ServerFaultError as error:
             if await server.is_healthy():

@@ -5,11 +5,12 @@ Ids go in and come out. Text is neither sent nor read.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+from agentgym.completions import check_logprobs
 from agentgym.errors import PolicyError
 from agentgym.records import Sampling
 
@@ -18,6 +19,9 @@ _ID_MARK = "token_id:"
 CUT = "abort"
 """Finish reason of a request that the server gave back unfinished, with what it had."""
 _REASONS = frozenset({"stop", "length", CUT})
+_NO_SCORE = -9999.0
+"""What servers write for the log-probability of an id that cannot be."""
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +92,24 @@ def parse_completion(payload: Any, *, is_greedy: bool) -> Answer:
     Raises:
         PolicyError: If the reply has no usable completion.
     """
-    try:
+    with reading("the server's reply has no completion with ids"):
         choice = cast("dict[str, Any]", payload["choices"][0])
         reason = choice["finish_reason"]
         part = cast("dict[str, Any]", choice["logprobs"] or {})
         ids = tuple(parse_id(token) for token in part.get("tokens", ()))
-        logprobs = tuple(float(value) for value in part.get("token_logprobs", ()))
+        logprobs = tuple(cast("list[float]", part.get("token_logprobs", ())))
         counted = payload["usage"]["completion_tokens"]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise PolicyError(f"the server's reply has no completion with ids: {error!r}") from error
-    if reason not in _REASONS:
-        raise PolicyError(f"a completion ends by one of {sorted(_REASONS)} (got {reason!r})")
+        is_known = reason in _REASONS
+    if not is_known:
+        shown = f"{reason!r}"[:_SHOWN_CHARACTERS]
+        raise PolicyError(f"a completion ends by one of {sorted(_REASONS)} (got {shown})")
     if not len(ids) == len(logprobs) == counted:
         raise PolicyError(
             "ids, log-probabilities and the server's count must agree "
-            f"(got {len(ids)}, {len(logprobs)}, {counted})"
+            f"(got {len(ids)}, {len(logprobs)}, {f'{counted!r}'[:_SHOWN_CHARACTERS]})"
         )
-    if any(not math.isfinite(value) for value in logprobs):
-        raise PolicyError(f"log-probabilities must be finite (got {logprobs!r})")
+    # Here too, where JSON's types are still there: `true` would count as a number later.
+    check_logprobs(logprobs)
     # Greedy choice is certain; servers report the distribution that it was chosen from.
     return Answer(ids=ids, logprobs=(0.0,) * len(ids) if is_greedy else logprobs, reason=reason)
 
@@ -138,18 +142,34 @@ def parse_scores(payload: Any, ids: Sequence[int]) -> tuple[float, ...]:
     Raises:
         PolicyError: If an entry is missing.
     """
-    try:
+    with reading("the server's reply does not score the prompt"):
         entries = cast(
             "list[Mapping[str, Mapping[str, float]]]", payload["choices"][0]["prompt_logprobs"]
         )
         if len(entries) != len(ids):
             raise ValueError(f"{len(entries)} entries for {len(ids)} ids")
-        return tuple(
-            float(entry[str(token)]["logprob"])
-            for entry, token in zip(entries[1:], ids[1:], strict=True)
+        scores = tuple(
+            entry[str(token)]["logprob"] for entry, token in zip(entries[1:], ids[1:], strict=True)
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise PolicyError(f"the server's reply does not score the prompt: {error!r}") from error
+    # Any id may be asked for, so that what nobody samples is a score too.
+    check_logprobs(scores, least=_NO_SCORE)
+    return scores
+
+
+@contextmanager
+def reading(what: str) -> Generator[None]:
+    """Type what goes wrong when a reply is taken apart: a server may send any JSON.
+
+    Args:
+        what: What is wrong with the reply then.
+
+    Raises:
+        PolicyError: For whatever wrong types and missing parts raise.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise PolicyError(f"{what}: {error!r}"[:_SHOWN_CHARACTERS]) from error
 
 
 __all__ = [
@@ -160,5 +180,6 @@ __all__ = [
     "parse_completion",
     "parse_id",
     "parse_scores",
+    "reading",
     "score_body",
 ]

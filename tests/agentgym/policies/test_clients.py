@@ -13,6 +13,7 @@ import pytest
 
 from agentgym.checks.policy import check_policy
 from agentgym.errors import InfrastructureError, PolicyError
+from agentgym.http import Retries
 from agentgym.policies.human import HumanPolicy
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
 from agentgym.policies.scripted import ScriptedPolicy
@@ -45,11 +46,11 @@ def request(turn: int = 0, episode: str = "e", **sampling: Any) -> GenerateReque
     )
 
 
-def chat_server(answer: Callable[[dict[str, Any]], httpx.Response]) -> httpx.AsyncClient:
+def chat_server(answer: Callable[[dict[str, Any]], httpx.Response]) -> httpx.MockTransport:
     def handle(call: httpx.Request) -> httpx.Response:
         return answer(json.loads(call.content))
 
-    return httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    return httpx.MockTransport(handle)
 
 
 def choice(text: str | None = "1776", reason: str = "stop") -> httpx.Response:
@@ -59,7 +60,7 @@ def choice(text: str | None = "1776", reason: str = "stop") -> httpx.Response:
 
 def openai(answer: Callable[[dict[str, Any]], httpx.Response], **options: Any) -> Any:
     return OpenAICompatiblePolicy(
-        "http://server/v1/", model="m", client=chat_server(answer), **options
+        "http://server/v1/", model="m", transport=chat_server(answer), **options
     )
 
 
@@ -151,9 +152,9 @@ async def test_server_is_asked_for_what_was_asked() -> None:
     [
         (httpx.Response(503, text="busy"), InfrastructureError, "503: busy"),
         (httpx.Response(429, text="slow down"), InfrastructureError, "429"),
-        (httpx.Response(400, text="no such model"), PolicyError, "refused the request: 400"),
+        (httpx.Response(400, text="no such model"), PolicyError, "answered 400: no such model"),
         (httpx.Response(401, text="who are you"), PolicyError, "401"),
-        (httpx.Response(200, text="<html>"), PolicyError, "without a completion"),
+        (httpx.Response(200, text="<html>"), PolicyError, "without JSON: <html>"),
         (httpx.Response(200, json={"choices": []}), PolicyError, "without a completion"),
         (choice("x", "content_filter"), PolicyError, "got 'content_filter'"),
     ],
@@ -186,7 +187,7 @@ async def test_broken_connections_are_tried_again(
             raise fault("reset")
         return choice()
 
-    policy = openai(answer, first_wait_s=0.0)
+    policy = openai(answer, retries=Retries(first_wait_s=0.0))
     assert (await policy.generate(request())).text == "1776"
     assert calls == 3
 
@@ -200,7 +201,7 @@ async def test_a_server_that_is_away_is_infrastructure() -> None:
         raise httpx.ConnectError("refused")
 
     with pytest.raises(InfrastructureError, match="cannot be reached: refused"):
-        await openai(answer, first_wait_s=0.0).generate(request())
+        await openai(answer, retries=Retries(first_wait_s=0.0)).generate(request())
     assert calls == 4
 
 

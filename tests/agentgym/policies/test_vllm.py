@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from agentgym.checks.policy import check_policy
 from agentgym.concurrency import LoadAware
 from agentgym.errors import InfrastructureError, PolicyError
+from agentgym.http import SpreadTransport
 from agentgym.opening import open_policy
 from agentgym.policies.vllm import (
     Partial,
@@ -30,7 +31,6 @@ from agentgym.policies.vllm import (
     parse_address,
 )
 from agentgym.policies.vllm.gate import Gate
-from agentgym.policies.vllm.transport import SpreadTransport
 from agentgym.policies.vllm.wire import parse_completion, parse_scores
 from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling, VersionRun
@@ -371,7 +371,7 @@ async def test_more_requests_than_connections_wait_their_turn(folder: Path) -> N
         answers = await asyncio.gather(*(policy.generate(one) for one in asks))
         alone = [await policy.generate(one) for one in asks]
         assert answers == alone
-        transport = server._own._transport if server._own is not None else None
+        transport = server._http._own
         assert isinstance(transport, SpreadTransport)
         assert len(transport._all) == 3
         await policy.aclose()

@@ -20,6 +20,7 @@ from agentgym.errors import InfrastructureError
 from agentgym.policies.vllm import Retries, VllmOptions, connect
 from agentgym.policy import GenerateRequest
 from agentgym.records import Sampling
+from agentgym.serving.keys import key_for
 from agentgym.serving.launch import (
     ServerDevice,
     ServerProcess,
@@ -226,7 +227,8 @@ def test_fault_reaches_a_server_that_is_a_process(spec: ServerSpec) -> None:
     try:
         process.wait_ready(30)
         fault = {"kind": "die", "path": "/health"}
-        httpx.post(f"{spec.url}/fault", json=fault, trust_env=False)
+        headers = {"Authorization": f"Bearer {spec.key}"}
+        httpx.post(f"{spec.url}/fault", json=fault, headers=headers, trust_env=False)
         assert not answers(spec.url)
         with pytest.raises(InfrastructureError, match="ended with code 0"):
             process.wait_ready(10)
@@ -281,7 +283,9 @@ def test_serve_ends_its_servers_when_it_is_told_to(folder: Path, tmp_path: Path)
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         assert any(f"policy: vllm:http://127.0.0.1:{port}" in line for line in lines)
-        served = httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).json()
+        url = f"http://127.0.0.1:{port}"
+        headers = {"Authorization": f"Bearer {key_for(url)}"}
+        served = httpx.get(f"{url}/v1/models", headers=headers, trust_env=False).json()
         # On a CPU, a copy whose head is a tensor of its own.
         root = Path(served["data"][0]["root"])
         assert json.loads((root / "config.json").read_text())["tie_word_embeddings"] is False

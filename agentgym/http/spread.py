@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import urllib.request
 from collections.abc import AsyncIterator
 from functools import cache
 
@@ -23,9 +24,11 @@ class SpreadTransport(httpx.AsyncBaseTransport):
 
     Args:
         connections: Connections at most.
+        proxy_for: Address for which the proxy that the environment names is used; None uses none.
     """
 
-    def __init__(self, *, connections: int) -> None:
+    def __init__(self, *, connections: int, proxy_for: str | None = None) -> None:
+        self._proxy = _proxy(proxy_for) if proxy_for is not None else None
         self._slots = asyncio.Semaphore(connections)
         self._idle: list[httpx.AsyncHTTPTransport] = []
         self._all: list[httpx.AsyncHTTPTransport] = []
@@ -59,7 +62,9 @@ class SpreadTransport(httpx.AsyncBaseTransport):
         limits = httpx.Limits(
             max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEEP_ALIVE_S
         )
-        transport = httpx.AsyncHTTPTransport(verify=_certificates(), limits=limits)
+        transport = httpx.AsyncHTTPTransport(
+            verify=_certificates(), limits=limits, proxy=self._proxy
+        )
         self._all.append(transport)
         return transport
 
@@ -93,6 +98,16 @@ class _Body(httpx.AsyncByteStream):
             transport, self._transport = self._transport, None
             if transport is not None:
                 self._owner.free(transport)
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for an address: HTTPS_PROXY, NO_PROXY, …"""
+    address = httpx.URL(url)
+    if urllib.request.proxy_bypass(address.host):
+        return None
+    proxies = urllib.request.getproxies()
+    found = proxies.get(address.scheme) or proxies.get("all")
+    return found if found is None or "://" in found else f"http://{found}"
 
 
 @cache
