@@ -73,7 +73,7 @@ class Call:
     """What follows the path."""
     timeout_s: float
     """Longest time until the last byte of the answer, further tries included."""
-    most_bytes: int = 16 * MIB
+    most_bytes: int = 4 * MIB
     """Most bytes that the answer's body may have, as sent and decompressed."""
 
 

@@ -13,7 +13,7 @@ from agentgym.http import MIB, Call, HttpClient, Retries
 from agentgym.policies.vllm.wire import reading
 from agentgym.serving.keys import key_for
 
-_MOST_BYTES = 16 * MIB
+_MOST_BYTES = 4 * MIB
 """Of answers that are not about tokens."""
 
 
