@@ -24,8 +24,9 @@ import torch
 from agentgym import train
 from agentgym.checks.policy import check_policy
 from agentgym.engine import Engine, GroupSpec
+from agentgym.errors import PolicyError
 from agentgym.limits import Limits
-from agentgym.policies.vllm import VllmOptions, VllmPolicy, connect, engine_policy
+from agentgym.policies.vllm import Server, VllmOptions, VllmPolicy, connect, engine_policy
 from agentgym.policies.vllm.wire import Ask
 from agentgym.policy import GenerateRequest
 from agentgym.records import Sampling, Trajectory
@@ -136,6 +137,30 @@ def whole(trajectory: Trajectory) -> tuple[list[int], list[tuple[int, float]]]:
         ]
         ids += turn.completion.tokens.ids
     return ids, sampled
+
+
+async def test_f20_vllm_asks_for_its_key_on_every_path_but_health(server: ServerProcess) -> None:
+    stranger = Server(server.spec.url, key="another")
+    assert await stranger.is_healthy()
+    for path in ("/metrics", "/v1/models", "/is_paused", "/get_world_size", "/version", "/docs"):
+        with pytest.raises(PolicyError, match="answered 401"):
+            await stranger.get(path, timeout_s=60)
+    for path in (
+        "/v1/completions",
+        "/v1/load_lora_adapter",
+        "/tokenize",
+        "/pause",
+        "/resume",
+        "/reset_prefix_cache",
+        "/collective_rpc",
+        "/update_weights",
+    ):
+        with pytest.raises(PolicyError, match="answered 401"):
+            await stranger.post(path, {}, timeout_s=60, is_repeatable=False)
+    await stranger.aclose()
+    own = Server(server.spec.url)  # it finds the key
+    assert (await own.get("/is_paused", timeout_s=60)) == {"is_paused": False}
+    await own.aclose()
 
 
 def tempered(model: Any, ids: list[int], temperature: float) -> list[float]:
