@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,15 +74,10 @@ def serve(
     _require_one(front_ends)
     from agentgym.serving.keys import new_key
     from agentgym.serving.launch import ServerDevice, ServerSpec, WeightTransfer
-    from agentgym.serving.turns import has_gpu
 
-    chosen = ServerDevice(
-        _one_of("device", device, [d.value for d in ServerDevice])
-        or ("cuda" if has_gpu() else "cpu")
-    )
-    words = gpus.split(",") if gpus is not None else [None] * servers
-    if len(words) != servers:
-        raise ConfigError(f"'gpus' must name one GPU a server, {servers} (got {gpus!r})")
+    known = _one_of("device", device, [d.value for d in ServerDevice])
+    chosen = ServerDevice(known or _found_device())
+    words = _words(gpus, servers)
     way = _one_of("transfer", transfer, [w.value for w in WeightTransfer])
     _check_ports(port, servers)
     interpreter = str(python) if python is not None else _interpreter()
@@ -224,6 +219,20 @@ def _check_logs(folder: Path) -> None:
             f"'--logs' must be a folder that can be written to (got {str(folder)!r}: "
             f"{error.strerror})"
         ) from error
+
+
+def _words(gpus: str | None, servers: int) -> Sequence[str | None]:
+    """Return the GPU of each server; None leaves it to the environment."""
+    words = gpus.split(",") if gpus is not None else [None] * servers
+    if len(words) != servers:
+        raise ConfigError(f"'gpus' must name one GPU a server, {servers} (got {gpus!r})")
+    return words
+
+
+def _found_device() -> str:
+    from agentgym.serving.turns import has_gpu
+
+    return "cuda" if has_gpu() else "cpu"
 
 
 def _interpreter() -> str:

@@ -246,9 +246,7 @@ def open_inprocess(
         MissingExtraError: If vLLM is not installed.
     """
     chosen = options if options is not None else InprocessOptions()
-    # Before vLLM is imported: it reads them then.
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.update({**_ENVIRONMENT, **os.environ})  # vLLM reads them when it is imported
     make_arguments = vllm_module("vllm.engine.arg_utils").AsyncEngineArgs
     make_engine = vllm_module("vllm.v1.engine.async_llm").AsyncLLM
     arguments: dict[str, Any] = {
@@ -263,8 +261,8 @@ def open_inprocess(
         **(chosen.extra or {}),
     }
     if chosen.takes_tensors:
-        config = vllm_module("vllm.config.weight_transfer").WeightTransferConfig(backend="ipc")
-        arguments["weight_transfer_config"] = config
+        make_config = vllm_module("vllm.config.weight_transfer").WeightTransferConfig
+        arguments["weight_transfer_config"] = make_config(backend="ipc")
     with blocking_gpu_turn(gpus_of(None) if has_gpu() else (), patience_s=_START_S):
         engine: Any = make_engine.from_engine_args(make_arguments(**arguments))
     # What was imported for the engine stays: no collection need look at it again.

@@ -4,9 +4,8 @@
 
 A server in a process of its own answers each chat completion after 0.05 s, so that every live
 episode holds a connection. Beside the policy, in the same rounds: bare asyncio streams that write
-and read the same bytes, and one pool of httpx for all. Prints medians of three rounds of process
-time, which waiting does not count in. Exit code 1 if a turn with 512 live episodes costs more than
-1.3 times one with 64.
+and read as much. Prints medians of three rounds of process time, which waiting does not count in.
+Exit code 1 if a turn of the policy with 512 live episodes costs more than 1.3 times one with 64.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
-
-import httpx
 
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
 from agentgym.policy import GenerateRequest, Message
@@ -78,20 +75,6 @@ async def policy_turns(port: int) -> AsyncGenerator[Callable[[], Turn]]:
 
 
 @asynccontextmanager
-async def pool_turns(port: int) -> AsyncGenerator[Callable[[], Turn]]:
-    """Yield what makes the turn of an episode: a request through one pool of httpx."""
-    limits = httpx.Limits(max_connections=1_000, max_keepalive_connections=1_000)
-    body = {"messages": [{"role": "user", "content": REQUEST.messages[0].content}]}
-    async with httpx.AsyncClient(limits=limits, timeout=None, trust_env=False) as client:
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-
-        async def turn() -> object:
-            return (await client.post(url, json=body)).json()
-
-        yield lambda: turn
-
-
-@asynccontextmanager
 async def bare_turns(port: int) -> AsyncGenerator[Callable[[], Turn]]:
     """Yield what makes the turn of an episode: bytes through a stream of its own."""
     body = json.dumps({"messages": [{"role": "user", "content": REQUEST.messages[0].content}]})
@@ -135,7 +118,7 @@ async def cpu_ms(way: Way, port: int, live: int) -> float:
 
 async def measure(port: int) -> dict[tuple[str, int], float]:
     """Return the median for each way and size, the ways in turn in each round."""
-    ways = {"policy": policy_turns, "bare streams": bare_turns, "one pool": pool_turns}
+    ways = {"policy": policy_turns, "bare streams": bare_turns}
     found: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):
         for name, way in ways.items():

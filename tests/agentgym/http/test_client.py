@@ -79,10 +79,12 @@ async def serving(
         yield f"http://127.0.0.1:{port}", sent
     finally:
         server.close()
-        for task in tuple(at_work):
-            task.cancel()
-        await asyncio.gather(*at_work, return_exceptions=True)
-        for _ in range(3):  # transports that were aborted close in the loop's next rounds
+        # Several rounds: one that was being accepted is met later, and aborted transports close
+        # in the loop's next rounds.
+        for _ in range(10):
+            for task in tuple(at_work):
+                task.cancel()
+            await asyncio.gather(*at_work, return_exceptions=True)
             await asyncio.sleep(0)
 
 
