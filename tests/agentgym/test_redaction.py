@@ -164,14 +164,15 @@ async def test_f18_a_server_that_repeats_the_key_shows_it_to_nobody() -> None:
     def echo(request: httpx.Request) -> httpx.Response:
         return httpx.Response(401, text=f"bad key: {request.headers['Authorization']}")
 
-    client = httpx.AsyncClient(transport=httpx.MockTransport(echo))
-    policy = OpenAICompatiblePolicy("http://h/v1", model="m", api_key="sk-1234567", client=client)
+    policy = OpenAICompatiblePolicy(
+        "http://h/v1", model="m", api_key="sk-1234567", transport=httpx.MockTransport(echo)
+    )
     request = GenerateRequest(
         episode_id="e", turn=0, messages=(), prompt_ids=None, sampling=Sampling()
     )
     with pytest.raises(PolicyError) as caught:
         await policy.generate(request)
-    await client.aclose()
+    await policy.aclose()
     assert "sk-1234567" not in plain(str(caught.value))
 
 
