@@ -60,6 +60,9 @@ class Hidden(OneOfFive):
     def respond(self, action: str) -> Any:
         return f"{len(action) + self.secret % 1000} steps away"
 
+    def expert(self) -> str:
+        return str(self.secret)
+
 
 class AllAlike(Hidden):
     def start(self, task: Task, rng: random.Random) -> str:

@@ -113,6 +113,7 @@ def test_b5_an_id_without_a_version_is_the_newest_one() -> None:
     assert registry.spec("test/door").id == "test/door-v10"
     made = registry.make("test/door")
     assert isinstance(made.unwrapped, OtherDoor)
+    assert made.unwrapped.spec is not None
     assert made.unwrapped.spec.id == "test/door-v10"  # what is recorded has the version
     assert not registry.is_known("test/doo")
 

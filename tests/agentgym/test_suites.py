@@ -220,8 +220,8 @@ def test_environment_with_one_task_has_no_two_splits(sum_env: str) -> None:
 
 
 def test_unknown_suite_names_the_nearest(sum_env: str) -> None:
-    with pytest.raises(TaskError, match=r"'test/sum' \(did you mean 'test/sum-v0'\?\)"):
-        load_suite("test/sum")
+    with pytest.raises(TaskError, match=r"'test/sums' \(did you mean 'test/sum-v0'\?\)"):
+        load_suite("test/sums")
     with pytest.raises(TaskError, match=r"did you mean 'math/arithmetic'"):
         load_suite("math/arithmetics")
 

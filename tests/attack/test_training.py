@@ -75,16 +75,17 @@ def episode(name: str, group: str, rng: random.Random) -> Trajectory:
             behavior_logprobs=tuple(rng.choice([0.0, -2.0, -30.0]) for _ in ids),
             versions=(run,) if run else (),
         )
+        prompt = (1,) * rng.randint(1, 3)
         turns.append(
             Turn(
                 index=index,
                 parent=index - 1 if index else None,
                 prefix_length=length,
-                prompt_ids=(1,) * rng.randint(1, 3),
+                prompt_ids=prompt,
                 completion=Completion(text="", tokens=trace),
             )
         )
-        length += len(turns[-1].prompt_ids) + size
+        length += len(prompt) + size
     is_over = reason not in {StopReason.FAILURE, StopReason.CANCELLED}
     return Trajectory(
         id=name,
