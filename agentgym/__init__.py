@@ -10,16 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentgym.api import evaluate, rollout, train
     from agentgym.checks.env import check_env
     from agentgym.checks.suite import check_suite
     from agentgym.config import EvalConfig, RunConfig
-    from agentgym.door import evaluate, rollout, train
-    from agentgym.env import Action, Reply, TextEnv, UnicodeText
-    from agentgym.errors import EnvError, InfrastructureError, ToolError
-    from agentgym.limits import Limits
-    from agentgym.records import Sampling, Task
-    from agentgym.registry import list_envs, make, register_env
-    from agentgym.suites import (
+    from agentgym.env.contract import Action, Reply, TextEnv, UnicodeText
+    from agentgym.env.registry import list_envs, make, register_env
+    from agentgym.env.suites import (
         GeneratedSplit,
         Origin,
         Suite,
@@ -28,8 +25,11 @@ if TYPE_CHECKING:
         load_suite,
         register_suite,
     )
-    from agentgym.tool_env import ToolEnv
-    from agentgym.tools import tool
+    from agentgym.env.tool_env import ToolEnv
+    from agentgym.errors import EnvError, InfrastructureError, ToolError
+    from agentgym.records import Sampling, Task
+    from agentgym.records.limits import Limits
+    from agentgym.tool_formats.tools import tool
 
 __all__ = [
     "Action",
@@ -65,35 +65,35 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "Action": "agentgym.env",
+    "Action": "agentgym.env.contract",
     "EnvError": "agentgym.errors",
     "EvalConfig": "agentgym.config",
-    "GeneratedSplit": "agentgym.suites",
+    "GeneratedSplit": "agentgym.env.suites",
     "InfrastructureError": "agentgym.errors",
-    "Limits": "agentgym.limits",
-    "Origin": "agentgym.suites",
-    "Reply": "agentgym.env",
+    "Limits": "agentgym.records.limits",
+    "Origin": "agentgym.env.suites",
+    "Reply": "agentgym.env.contract",
     "RunConfig": "agentgym.config",
     "Sampling": "agentgym.records",
-    "Suite": "agentgym.suites",
+    "Suite": "agentgym.env.suites",
     "Task": "agentgym.records",
-    "TextEnv": "agentgym.env",
-    "ToolEnv": "agentgym.tool_env",
+    "TextEnv": "agentgym.env.contract",
+    "ToolEnv": "agentgym.env.tool_env",
     "ToolError": "agentgym.errors",
-    "UnicodeText": "agentgym.env",
+    "UnicodeText": "agentgym.env.contract",
     "check_env": "agentgym.checks.env",
-    "check_leaks": "agentgym.suites",
+    "check_leaks": "agentgym.env.suites",
     "check_suite": "agentgym.checks.suite",
-    "evaluate": "agentgym.door",
-    "list_envs": "agentgym.registry",
-    "list_suites": "agentgym.suites",
-    "load_suite": "agentgym.suites",
-    "make": "agentgym.registry",
-    "register_env": "agentgym.registry",
-    "register_suite": "agentgym.suites",
-    "rollout": "agentgym.door",
-    "tool": "agentgym.tools",
-    "train": "agentgym.door",
+    "evaluate": "agentgym.api",
+    "list_envs": "agentgym.env.registry",
+    "list_suites": "agentgym.env.suites",
+    "load_suite": "agentgym.env.suites",
+    "make": "agentgym.env.registry",
+    "register_env": "agentgym.env.registry",
+    "register_suite": "agentgym.env.suites",
+    "rollout": "agentgym.api",
+    "tool": "agentgym.tool_formats.tools",
+    "train": "agentgym.api",
 }
 
 __version__ = "0.1.0"
@@ -112,4 +112,4 @@ def __dir__() -> list[str]:
 # Gymnasium has no entry points: `gymnasium.make(id)` knows the ids once this package is imported,
 # as in `gymnasium.make("agentgym:math/arithmetic-v0")`. The table holds strings; no environment is
 # imported here.
-importlib.import_module("agentgym.registry").register_with_gymnasium()
+importlib.import_module("agentgym.env.registry").register_with_gymnasium()

@@ -4,7 +4,7 @@ if __name__ != "agentgym.sandbox":
     raise ImportError("import agentgym.sandbox, not sandbox: else each class exists twice")
 
 BACKENDS: dict[str, str] = {
-    "bubblewrap": "agentgym.sandbox.bubblewrap:BubblewrapSandbox",
-    "docker": "agentgym.sandbox.docker:DockerSandbox",
-    "subprocess": "agentgym.sandbox.subprocess:SubprocessSandbox",
+    "bubblewrap": "agentgym.sandbox.backends.bubblewrap:BubblewrapSandbox",
+    "docker": "agentgym.sandbox.backends.docker:DockerSandbox",
+    "subprocess": "agentgym.sandbox.backends.subprocess:SubprocessSandbox",
 }

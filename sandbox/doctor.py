@@ -17,10 +17,12 @@ from pathlib import Path
 
 from agentgym.checks.sandbox import SandboxReport, check_sandbox
 from agentgym.errors import InfrastructureError
-from agentgym.sandbox import bubblewrap, docker, registry, seccomp, subprocess
+from agentgym.sandbox import registry
+from agentgym.sandbox.backends import bubblewrap, docker, subprocess
 from agentgym.sandbox.base import Sandbox, SandboxUnavailableError
+from agentgym.sandbox.host import seccomp
+from agentgym.sandbox.host.process_tags import is_owner_alive
 from agentgym.sandbox.inside import supervisor
-from agentgym.sandbox.owners import is_owner_alive
 
 
 class Level(enum.StrEnum):

@@ -11,7 +11,7 @@ from typing import Self
 
 from agentgym.errors import InfrastructureError, SandboxError
 from agentgym.sandbox.base import Sandbox
-from agentgym.sandbox.session import PythonSession
+from agentgym.sandbox.python_session import PythonSession
 
 _BOX_FAILURES = (InfrastructureError, SandboxError, OSError)
 """What costs one box and not the pool; an OSError is the machine's, of descriptors or memory."""

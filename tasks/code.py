@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym.suites import GeneratedSplit, Origin, Suite
+from agentgym.env.suites import GeneratedSplit, Origin, Suite
 
 
 def functions(*, levels: Sequence[int] = (1, 2, 3)) -> Suite:

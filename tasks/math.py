@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentgym.env.suites import GeneratedSplit, Suite
 from agentgym.records import Json
-from agentgym.suites import GeneratedSplit, Suite
 
 
 def arithmetic(*, levels: Sequence[int] = (1, 2, 3)) -> Suite:
@@ -52,7 +52,7 @@ def reasoning_mix(
 
 
 def _puzzles(name: str, datasets: tuple[str, ...], settings: Mapping[str, Json] | None) -> Suite:
-    generator: Any = importlib.import_module("agentgym.envs.math.puzzles")
+    generator: Any = importlib.import_module("agentgym.envs.math.reasoning.puzzles")
     splits = {
         split: GeneratedSplit(
             generate=functools.partial(

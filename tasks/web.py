@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym.suites import GeneratedSplit, Suite
+from agentgym.env.suites import GeneratedSplit, Suite
 
 
 def miniwob(*, task: str | Sequence[str] | None = None) -> Suite:

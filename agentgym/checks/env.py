@@ -1,7 +1,7 @@
 """`check_env`: does an environment keep the contract, and can it be solved without solving it?
 
 In order: `check_env`, the checks of the contract, their pieces. What is measured by playing
-(scores, probes, visible answers) is in `agentgym.checks.hacking`.
+(scores, probes, visible answers) is in `agentgym.checks.reward_hacking`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import gymnasium
 from gymnasium.utils import env_checker
 
 from agentgym import seeding
-from agentgym.checks import episodes, hacking
-from agentgym.checks.episodes import Episode
+from agentgym.checks import reward_hacking
+from agentgym.checks.env_under_test import Subject
 from agentgym.checks.report import Findings, Report, Verdict, require
-from agentgym.checks.subject import Subject
-from agentgym.env import TextEnv
+from agentgym.env import players
+from agentgym.env.contract import TextEnv
+from agentgym.env.players import Episode
 from agentgym.records import ErrorKind, Json, Task
-from agentgym.tools import Tool
+from agentgym.tool_formats.tools import Tool
 
 _TASKS_TO_REPEAT = 3
 """Tasks whose episodes are played again and again; enough to differ, and quick."""
@@ -64,7 +65,7 @@ def check_env(
             check(subject)
     # What cannot be played cannot be measured, and would only repeat the first finding.
     if findings.found[0].verdict is Verdict.PASSED:
-        hacking.run(subject, findings, scores)
+        reward_hacking.run(subject, findings, scores)
     report = findings.report(subject.name, scores)
     return report.raise_if_failed() if raise_errors else report
 
@@ -81,8 +82,8 @@ def _plays(subject: Subject) -> None:
         if isinstance(env.unwrapped, TextEnv):
             require(isinstance(info.get("task"), Task), "reset's info must hold the 'task'")
         for task in subject.tasks[:_TASKS_TO_REPEAT]:
-            episode = episodes.play(
-                env, episodes.random_well_formed((), ()), task=task, seed=subject.seed
+            episode = players.play(
+                env, players.random_well_formed((), ()), task=task, seed=subject.seed
             )
             _check_types(episode)
 
@@ -203,7 +204,7 @@ def _cut_off(subject: Subject) -> None:
         with subject.instance() as env:
             if not isinstance(env.unwrapped, TextEnv):
                 return
-            action = episodes.as_cut_off(subject.actions(task)[0])
+            action = players.as_cut_off(subject.actions(task)[0])
             env.reset(seed=subject.seed, options=subject.options(task))
             _, _, _, _, info = env.step(action)
             kind = info.get("error_kind")

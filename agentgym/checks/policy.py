@@ -1,4 +1,4 @@
-"""`check_policy`: does a policy keep the contract of `agentgym.policy.Policy`?
+"""`check_policy`: does a policy keep the contract of `agentgym.policies.base.Policy`?
 
 In order: the report, the runner, the checks. Checks of ids apply to policies with a renderer. The
 policy is closed at the end.
@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from agentgym.completions import checked
 from agentgym.errors import AgentGymError, PolicyError
-from agentgym.policy import GenerateRequest, Message, Policy
+from agentgym.policies.base import GenerateRequest, Policy
+from agentgym.policies.completions import checked
 from agentgym.records import Completion, FinishReason, Sampling, Source, TokenTrace
+from agentgym.records.messages import Message
 from agentgym.renderer.base import RenderedTurn, Renderer
 
 _EPISODES = 8

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 
-from agentgym.author_code import described
+from agentgym.env.author_code import described
 from agentgym.errors import AgentGymError, MissingExtraError
 
 

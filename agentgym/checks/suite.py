@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from agentgym import registry
-from agentgym.checks import episodes
-from agentgym.checks.episodes import Actor
-from agentgym.checks.hacking import LUCK, expert_score, require_expert
+from agentgym.checks.env_under_test import has_expert
 from agentgym.checks.report import Finding, Findings, Report, Verdict, require
-from agentgym.checks.subject import has_expert
-from agentgym.first_looks import compare_first_looks
-from agentgym.near_duplicates import near_duplicates
+from agentgym.checks.reward_hacking import LUCK, expert_score, require_expert
+from agentgym.env import players, registry
+from agentgym.env.decontamination import near_duplicates
+from agentgym.env.first_observations import compare_first_looks
+from agentgym.env.players import Actor
+from agentgym.env.suites import HELD_OUT, GeneratedSplit, Suite, content_leaks, load_suite
 from agentgym.records import Task
-from agentgym.records.codec import dumps, loads
-from agentgym.rewards import SUCCESS
-from agentgym.suites import HELD_OUT, GeneratedSplit, Suite, content_leaks, load_suite
+from agentgym.records.serialization import dumps, loads
+from agentgym.rollouts.scoring import SUCCESS
 
 WRONG_ANSWERS = ("", "no such answer 7319", "-987654321/7")
 """Answers that no task has; one that a task does have is left out for it."""
@@ -169,7 +168,7 @@ def _check_expert(
         findings.skip(name, "the environment ships no scripted expert")
         return
     with findings.check(name) as check:
-        outcomes = _outcomes(env, episodes.expert, tasks)
+        outcomes = _outcomes(env, players.expert, tasks)
         scores[name] = sum(outcomes) / len(outcomes)
         for task, outcome in zip(tasks, outcomes, strict=True):
             # Of what is solved by acting, the expert's solution is the gold answer.
@@ -203,7 +202,7 @@ def _check_random(
         outcomes = _outcomes(env, _guesser(env, others), tasks)
         scores[name] = sum(outcomes) / len(outcomes)
         null_score = float(getattr(env.unwrapped, "null_score", 0.0))
-        low, _ = episodes.exact_bounds(sum(outcomes), len(outcomes))
+        low, _ = players.exact_bounds(sum(outcomes), len(outcomes))
         require(
             low <= max(null_score, LUCK),
             f"random actions reach {scores[name]:.3f} (at least {low:.3f}); 'null_score' is "
@@ -222,12 +221,12 @@ def _guesser(env: Any, others: Sequence[Task]) -> Actor:
             env.reset(seed=0, options={"task": task})
             moves.append(inner.expert())
     answers = [answer for task in others if _is_answered(env, task) for answer in task.answers]
-    return episodes.random_well_formed(answers, moves)
+    return players.random_well_formed(answers, moves)
 
 
 def _outcomes(env: Any, actor: Actor, tasks: Sequence[Task]) -> list[float]:
     return [
-        episodes.play(env, actor, task=task, seed=number).outcome
+        players.play(env, actor, task=task, seed=number).outcome
         for number, task in enumerate(tasks)
     ]
 
@@ -250,8 +249,8 @@ def _check_answers(env: Any, task: Task) -> int:
 
 
 def _outcome(env: Any, task: Task, answer: str) -> float:
-    action = episodes.protocol_of(env.unwrapped).format_answer(answer)
-    return episodes.play(env, episodes.constant(action), task=task, seed=0, max_turns=1).outcome
+    action = players.protocol_of(env.unwrapped).format_answer(answer)
+    return players.play(env, players.constant(action), task=task, seed=0, max_turns=1).outcome
 
 
 @contextlib.contextmanager

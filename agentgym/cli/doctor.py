@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agentgym.blocking import run_coroutine
 from agentgym.cli.output import print_json, print_table, say
+from agentgym.concurrency.threads import run_coroutine
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "safetensors", "peft", "jaxtyping", "matplotlib"),
@@ -96,7 +96,7 @@ def _machine() -> Iterator[Finding]:
 
 def _plugins() -> Iterator[Finding]:
     """Yield one finding for each environment and suite that an installed package offers."""
-    from agentgym import registry, suites
+    from agentgym.env import registry, suites
     from agentgym.errors import AgentGymError, MissingExtraError
 
     for group, load in (
@@ -167,7 +167,7 @@ def _examine(name: str, *, as_json: bool) -> int:
     from agentgym.cli.inspect import run_folder
     from agentgym.errors import RecordError
     from agentgym.runs.folder import CONFIG
-    from agentgym.runs.live import LIVE, live_lines, process_state, read_live
+    from agentgym.runs.status import LIVE, live_lines, process_state, read_live
 
     path = Path(name).expanduser()
     if not (path / CONFIG).is_file():
@@ -234,7 +234,7 @@ def _config(path: Path) -> tuple[str, str]:
 
 def _streams(path: Path) -> Iterator[Finding]:
     from agentgym.runs.folder import STREAMS, read_metrics, read_scores
-    from agentgym.runs.lines import torn_bytes
+    from agentgym.runs.jsonl import torn_bytes
 
     for stream in STREAMS:
         torn = torn_bytes(path / f"{stream}.jsonl")

@@ -11,10 +11,10 @@ import typer
 
 from agentgym.cli.output import error_console, print_json, print_table, say, show_report
 from agentgym.errors import EnvError, TaskError
-from agentgym.limits import shorten_middle
+from agentgym.records.limits import shorten_middle
 
 if TYPE_CHECKING:
-    from agentgym.suites import Suite
+    from agentgym.env.suites import Suite
 
 app = typer.Typer(help="Environments: list, show, check, play.", rich_markup_mode=None)
 
@@ -47,7 +47,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every environment that can be made here."""
-    from agentgym import registry
+    from agentgym.env import registry
 
     broken = registry.conflicts()
     entries = [registry.spec(env_id) for env_id in registry.list_envs() if env_id not in broken]
@@ -191,7 +191,7 @@ def _read_turn() -> str | None:
 def parse_kwargs(arguments: list[str] | None) -> dict[str, Any]:
     """Return `key=value` arguments with values as YAML reads them."""
     from agentgym.config.command_line import parse_assignments
-    from agentgym.config.files import parse_value
+    from agentgym.config.yaml_files import parse_value
 
     tree = parse_assignments(arguments or []).tree
     return {k: parse_value(v) if isinstance(v, str) else v for k, v in tree.items()}
@@ -224,9 +224,9 @@ def make(env_id: str, arguments: list[str] | None) -> Any:
     Raises:
         ConfigError: If the constructor does not take one of them, or needs others.
     """
-    from agentgym import registry
     from agentgym.config import InvalidInputError, Problem
-    from agentgym.config.preflight import argument_problems
+    from agentgym.env import registry
+    from agentgym.runs.preflight import argument_problems
 
     name, kwargs = target(env_id, arguments)
     problems = list(argument_problems(name, kwargs))
@@ -246,7 +246,7 @@ def load_suite(name: str) -> Suite:
     Raises:
         ConfigError: If the environment cannot be made without arguments.
     """
-    from agentgym import registry, suites
+    from agentgym.env import registry, suites
 
     known, kwargs = target(name)
     if known not in suites.list_suites() and registry.is_known(known):

@@ -16,10 +16,10 @@ from agentgym.redaction import masked_tree
 from agentgym.runs.policies import POLICY_HELP, PolicyKind
 
 if TYPE_CHECKING:
-    from agentgym.asking import Asked
     from agentgym.config import RunConfig
     from agentgym.evaluation.result import Breakdown, EvaluationResult
     from agentgym.records import Trajectory
+    from agentgym.runs.inputs import Asked
     from agentgym.runs.reserved import ReservedFile
 
 _NAMED = 3
@@ -84,9 +84,9 @@ def evaluate(
 
 
 def _checked(config: RunConfig, policy: str) -> Asked:
-    from agentgym import door
-    from agentgym.asking import Asked
+    from agentgym import api
     from agentgym.evaluation.evaluator import own_sources
+    from agentgym.runs.inputs import Asked
 
     asked = Asked(
         sources=own_sources(config),
@@ -94,12 +94,12 @@ def _checked(config: RunConfig, policy: str) -> Asked:
         limits=config.limits.to_limits(),
         history=config.rollout.history,
     )
-    door.check_evaluation(asked, policy)
+    api.check_evaluation(asked, policy)
     return asked
 
 
 def _run(config: RunConfig, asked: Asked, policy: str) -> EvaluationResult:
-    from agentgym import door
+    from agentgym import api
     from agentgym.cli.live import progress_sink
 
     with progress_sink() as sink:
@@ -111,7 +111,7 @@ def _run(config: RunConfig, asked: Asked, policy: str) -> EvaluationResult:
                 sink.on_step({"outcome": episode.outcome or 0.0})
 
         sink.on_phase("evaluate", None)
-        return door.run_evaluation(
+        return api.run_evaluation(
             asked,
             policy,
             max_concurrent=config.rollout.max_concurrent,

@@ -147,7 +147,7 @@ def _key(word: str) -> str:
 
 def _unread_settings(settings: Sequence[str], named: Sequence[EnvSource]) -> Iterator[Problem]:
     from agentgym.config import Problem
-    from agentgym.config.preflight import argument_hint
+    from agentgym.runs.preflight import argument_hint
 
     for setting in settings:
         key = _key(setting)

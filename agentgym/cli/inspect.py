@@ -169,7 +169,7 @@ def runs(
 def _run_row(path: Path) -> list[str]:
     from agentgym.errors import AgentGymError
     from agentgym.runs.folder import read_config, read_evaluations, read_metrics
-    from agentgym.runs.live import process_state, read_live
+    from agentgym.runs.status import process_state, read_live
 
     try:
         config = read_config(path)
@@ -198,7 +198,7 @@ def view(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Look at the episodes of a run: a list of the last ones, or one of them turn by turn."""
-    from agentgym.records import codec
+    from agentgym.records import serialization
     from agentgym.runs.folder import read_scores, read_trajectories
 
     path = run_folder(run)
@@ -221,7 +221,7 @@ def view(
         complain(f"no episode of {run} matches")
     if as_json:
         for trajectory in found[-number:]:
-            say(codec.dumps(trajectory))
+            say(serialization.dumps(trajectory))
     elif episode is not None:
         _show_episode(found[-1], scores.get(found[-1].id))
     elif found:

@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperGroup
 
 import agentgym
-from agentgym.author_code import described
 from agentgym.cli import (
     doctor,
     environments,
@@ -31,6 +30,7 @@ from agentgym.cli import (
     train,
 )
 from agentgym.cli.output import INTERRUPTED, complain
+from agentgym.env.author_code import described
 from agentgym.errors import (
     AgentGymError,
     ConfigError,

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentgym.records.escape import plain
 from agentgym.redaction import masked_tree
-from agentgym.runs.text import plain
 
 if TYPE_CHECKING:
     from agentgym.checks.report import Report

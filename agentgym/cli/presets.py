@@ -99,7 +99,7 @@ def _explain_run(
     if run is None or step is None:
         raise ConfigError("numbers of a run need both --run FOLDER and --step N")
     preset_module()  # says what is missing without torch
-    module: Any = importlib.import_module("agentgym.trainers.explain_run")
+    module: Any = importlib.import_module("agentgym.trainers.loop.explain_run")
     for line in module.explain_run(run, name, parse_kwargs(overrides), step=step, group=group):
         say(line)
 
@@ -111,12 +111,12 @@ def _load(name: str, overrides: list[str] | None) -> Any:
 
 
 def preset_module() -> Any:
-    """Return `agentgym.trainers.preset`, which needs torch.
+    """Return `agentgym.trainers.objective.preset`, which needs torch.
 
     Raises:
         MissingExtraError: If it is not installed.
     """
     try:
-        return importlib.import_module("agentgym.trainers.preset")
+        return importlib.import_module("agentgym.trainers.objective.preset")
     except ImportError as error:
         raise MissingExtraError("reading presets", extra="train") from error

@@ -105,18 +105,18 @@ class SeedResult:
 
 def run_seed(seed: int, *, with_control: bool, runs: Path) -> SeedResult:
     """Train one seed, with its control beside it if asked for, and return what it gave."""
-    from agentgym import door
-    from agentgym.interruption import run_interruptible
+    from agentgym import api
+    from agentgym.concurrency.interruption import run_interruptible
 
     config = quickstart_config(seed)
     folder = next_free(f"quickstart-{seed}", runs)
     with progress_for(config) as sink:
         sink.on_note(f"seed {seed}, run folder: {folder}")
         began = time.monotonic()
-        summary = door.run_training(config, folder, is_resumed=False, progress=sink)
+        summary = api.run_training(config, folder, is_resumed=False, progress=sink)
         seconds = time.monotonic() - began
         if with_control:
-            control: Any = importlib.import_module("agentgym.trainers.control")
+            control: Any = importlib.import_module("agentgym.trainers.loop.sft_baseline")
             work = control.supervised_control(folder, seconds=summary.step_s, progress=sink)
             run_interruptible(work)
     results = {

@@ -72,7 +72,7 @@ def serve(
         return asyncio.run(_until_signal(_watch_running(urls)))
     assert policy is not None
     _require_one(front_ends)
-    from agentgym.serving.keys import new_key
+    from agentgym.policies.vllm.keys import new_key
     from agentgym.serving.launch import ServerDevice, ServerSpec, WeightTransfer
 
     known = _one_of("device", device, [d.value for d in ServerDevice])
@@ -121,7 +121,7 @@ def _require_one(front_ends: int) -> None:
 
 async def _supervise(specs: list[ServerSpec]) -> None:
     """Start the servers and look after them until a signal comes."""
-    from agentgym.serving.keys import VARIABLE, private_folder
+    from agentgym.policies.vllm.keys import VARIABLE, private_folder
     from agentgym.serving.supervisor import Supervisor
 
     say(f"output of the servers: {specs[0].log.parent}")
@@ -167,13 +167,13 @@ async def _until_signal(work: Coroutine[Any, Any, None]) -> int:
 
 def _folder(policy: str, device: ServerDevice, logs: Path) -> Path:
     """Return the folder to serve: the policy's own, or a copy that a CPU can change."""
-    from agentgym.opening import load_part
+    from agentgym.runs.load_policy import load_part
     from agentgym.serving.launch import ServerDevice
 
     models = load_part("agentgym.trainers.models.load")
     folder = Path(models.resolve_policy(policy, folder=logs / "policy")).resolve()
     if device is ServerDevice.CPU:
-        untied_copy: Any = load_part("agentgym.trainers.staging").untied_copy
+        untied_copy: Any = load_part("agentgym.trainers.weight_sync.staging").untied_copy
         copy: Path = untied_copy(folder, logs.resolve() / "model")
         return copy
     return folder
@@ -230,7 +230,7 @@ def _words(gpus: str | None, servers: int) -> Sequence[str | None]:
 
 
 def _found_device() -> str:
-    from agentgym.serving.turns import has_gpu
+    from agentgym.policies.vllm.start_lock import has_gpu
 
     return "cuda" if has_gpu() else "cpu"
 

@@ -33,7 +33,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every suite with its splits and where its tasks come from."""
-    from agentgym.suites import list_suites
+    from agentgym.env.suites import list_suites
 
     rows = [_row(name) for name in list_suites()]
     header = ["suite", "environment", "splits", "licence"]
@@ -45,8 +45,8 @@ def list_(
 
 def _row(name: str) -> list[str]:
     """Return what the list says of a suite; one that cannot be loaded says why."""
+    from agentgym.env.suites import load_suite
     from agentgym.errors import AgentGymError
-    from agentgym.suites import load_suite
 
     try:
         suite = load_suite(name)

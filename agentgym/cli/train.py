@@ -45,9 +45,9 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> int:
     """Train an agent on environments or suites."""
-    from agentgym import door
+    from agentgym import api
     from agentgym.config.command_line import is_assignment
-    from agentgym.config.preflight import checked_config
+    from agentgym.runs.preflight import checked_config
 
     names = [word for word in words or [] if not is_assignment(word)]
     settings = [word for word in words or [] if is_assignment(word)]
@@ -55,11 +55,11 @@ def train(
     extra: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     if resume:
         path = _resumed_path(names, settings)
-        resolved = door.resumed_config(path, assignments=settings, extra=extra)
+        resolved = api.resumed_config(path, assignments=settings, extra=extra)
     else:
         extra |= {"envs": ",".join(names)} if names else {}
         resolved = checked_config(file=config, assignments=settings, extra=extra)
-        path = door.run_path(resolved)
+        path = api.run_path(resolved)
     if dry_run:
         _explain(resolved, path)
         return 0
@@ -76,7 +76,7 @@ def _resumed_path(names: list[str], settings: list[str]) -> Path:
 
 
 def _train(config: RunConfig, path: Path, *, is_resumed: bool, is_quiet: bool) -> int:
-    from agentgym import door
+    from agentgym import api
 
     resume = f"agentgym train --resume {path}"
     minutes = config.budget.minutes
@@ -85,13 +85,13 @@ def _train(config: RunConfig, path: Path, *, is_resumed: bool, is_quiet: bool) -
         for line in [f"run folder: {path}"] if is_resumed else _plan(config, path):
             sink.on_note(line)
         try:
-            summary = door.run_training(config, path, is_resumed=is_resumed, progress=sink)
+            summary = api.run_training(config, path, is_resumed=is_resumed, progress=sink)
         except KeyboardInterrupt:
             sink.on_done({})
             if not (path / "config.yaml").is_file():
                 complain("interrupted before there was anything to keep")
                 return INTERRUPTED
-            door.write_report(path)
+            api.write_report(path)
             complain(f"interrupted; go on with: {resume}")
             return INTERRUPTED
         except AgentGymError as error:
@@ -122,8 +122,8 @@ def _interval(part: dict[str, float]) -> str:
 
 def _plan(config: RunConfig, path: Path) -> list[str]:
     """Return what a run will do, a line each, and how its policy was trained before."""
-    from agentgym.config.implications import implications
     from agentgym.evaluation.inherited import differences
+    from agentgym.runs.dry_run import implications
     from agentgym.runs.folder import read_config
     from agentgym.runs.policies import read_policy
 

@@ -5,7 +5,6 @@ it against what is installed.
 from __future__ import annotations
 
 from agentgym.config.loading import load_config
-from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import (
     MICRO_BATCH_TOKENS,
     BudgetConfig,
@@ -22,6 +21,7 @@ from agentgym.config.schema import (
     RunConfig,
     WarmstartConfig,
 )
+from agentgym.config.validation import InvalidInputError, Problem
 
 __all__ = [
     "MICRO_BATCH_TOKENS",

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym.config.files import ParsedFile, parse_value
 from agentgym.config.options import is_preset_key, options
-from agentgym.config.problems import InvalidInputError, Problem
+from agentgym.config.validation import InvalidInputError, Problem
+from agentgym.config.yaml_files import ParsedFile, parse_value
 
 COMMAND_LINE = "command line"
 

@@ -14,12 +14,12 @@ from typing import Any, cast
 import pydantic
 
 from agentgym.config.command_line import parse_assignments, parse_sources
-from agentgym.config.conflicts import without_effect
-from agentgym.config.files import ParsedFile, read_file
+from agentgym.config.consistency import without_effect
+from agentgym.config.error_messages import sentence
 from agentgym.config.options import advice, is_preset_key, options
-from agentgym.config.problems import MOST_LINES, InvalidInputError, Problem
 from agentgym.config.schema import SECTIONS, RunConfig
-from agentgym.config.sentences import sentence
+from agentgym.config.validation import MOST_LINES, InvalidInputError, Problem
+from agentgym.config.yaml_files import ParsedFile, read_file
 from agentgym.errors import ConfigError
 from agentgym.redaction import REDACTED, remember
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any, cast
 
-from agentgym import registry
-from agentgym.config.problems import Problem
 from agentgym.config.schema import RunConfig
+from agentgym.config.validation import Problem
+from agentgym.env import registry
+from agentgym.env.suites import load_suite
 from agentgym.errors import AgentGymError, nearest
-from agentgym.suites import load_suite
 
 _UNNAMED = ("reward",)
 """Name under which the reward of an environment without names is recorded."""

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, ValidationInfo, model_validator
 
 from agentgym.config.section import Section
-from agentgym.limits import Limits
 from agentgym.records import Sampling
+from agentgym.records.limits import Limits
 from agentgym.renderer.base import History
 
 Positive = Annotated[int, Field(gt=0)]
@@ -358,7 +358,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _refuse_contradictions(self, info: ValidationInfo) -> RunConfig:
         # Imported here: the rules speak of the schema.
-        from agentgym.config.conflicts import contradictions
+        from agentgym.config.consistency import contradictions
 
         found = contradictions(self)
         context: Any = info.context

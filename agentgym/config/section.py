@@ -24,8 +24,8 @@ class Section(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             # Imported here: the sentences speak of the schema.
-            from agentgym.config.problems import InvalidInputError
-            from agentgym.config.sentences import sentence
+            from agentgym.config.error_messages import sentence
+            from agentgym.config.validation import InvalidInputError
 
             raise InvalidInputError([sentence(item) for item in error.errors()]) from None
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from agentgym import seeding
-from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import EvalConfig, RunConfig
-from agentgym.engine import Engine, GroupSpec
+from agentgym.config.validation import InvalidInputError, Problem
+from agentgym.env.suites import load_suite
 from agentgym.errors import ConfigError
 from agentgym.evaluation.result import Attempt, EvaluationResult
 from agentgym.evaluation.summary import attempts_of, summarise, task_key
-from agentgym.limits import Limits
 from agentgym.records import Group, Json, Score, Task, Trajectory
-from agentgym.rewards import Rubric, score_all
-from agentgym.suites import load_suite
+from agentgym.records.limits import Limits
+from agentgym.rollouts.engine import Engine, GroupSpec
+from agentgym.rollouts.scoring import Rubric, score_all
 
 OnEpisode = Callable[[Trajectory], None]
 

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import EnvSource, RunConfig
+from agentgym.config.validation import InvalidInputError, Problem
 from agentgym.redaction import REDACTED, redact
 
 _VERSION = re.compile(r"-v\d+$")

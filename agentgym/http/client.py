@@ -21,8 +21,8 @@ import httpx
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.http.body import ACCEPTED, MIB, AnswerError, read_body
 from agentgym.http.spread import SpreadTransport
+from agentgym.records.escape import plain
 from agentgym.redaction import REDACTED, redact, remember
-from agentgym.runs.text import plain
 
 _SHOWN_CHARACTERS = 300
 _READ_CHARACTERS = 4_096

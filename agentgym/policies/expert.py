@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agentgym import seeding
 from agentgym.errors import EnvError, PolicyError
-from agentgym.policy import GenerateRequest
+from agentgym.policies.base import GenerateRequest
 from agentgym.records import Completion, Source
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from agentgym.errors import PolicyError
-from agentgym.policy import GenerateRequest
+from agentgym.policies.base import GenerateRequest
 from agentgym.records import Completion, Source
 
 _PROMPT = "> "

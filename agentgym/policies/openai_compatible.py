@@ -13,7 +13,7 @@ import httpx
 
 from agentgym.errors import PolicyError
 from agentgym.http import AnswerError, Call, HttpClient, Reply, Retries, excerpt, room_for
-from agentgym.policy import GenerateRequest
+from agentgym.policies.base import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}

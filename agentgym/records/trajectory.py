@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agentgym.errors import RecordError
-from agentgym.limits import Limits
+from agentgym.records.limits import Limits
 from agentgym.records.task import Json
 from agentgym.records.turn import ErrorKind, Source, Turn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentgym.policy import Message
+from agentgym.records.messages import Message
 from agentgym.renderer.chat import ChatRenderer, common_prefix
 
 

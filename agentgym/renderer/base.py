@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from agentgym.policy import Message
 from agentgym.records import Span
+from agentgym.records.messages import Message
 
 
 class History(StrEnum):

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agentgym.errors import RenderError
-from agentgym.policy import Message
 from agentgym.records import SpanKind
+from agentgym.records.messages import Message
 from agentgym.renderer.base import History, RenderedPrompt, RenderedTurn
-from agentgym.renderer.pieces import Piece, PieceEncoder, cut_spans
 from agentgym.renderer.profile import TemplateProfile, profile_template
-from agentgym.renderer.skeleton import Skeletons
+from agentgym.renderer.segments import Piece, PieceEncoder, cut_spans
 from agentgym.renderer.template import ChatTemplate
+from agentgym.renderer.template_layout import Skeletons
 from agentgym.renderer.tokenizer import ChatTokenizer
 
 _KINDS = {

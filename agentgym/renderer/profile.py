@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agentgym.errors import RenderError
-from agentgym.policy import Message
-from agentgym.renderer.skeleton import Skeletons, takes
+from agentgym.records.messages import Message
+from agentgym.renderer.template_layout import Skeletons, takes
 from agentgym.renderer.tokenizer import ChatTokenizer
 
 _STRIPPED: dict[tuple[bool, bool], Callable[[str], str]] = {

@@ -18,7 +18,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 
 from agentgym.errors import RenderError
-from agentgym.policy import Message
+from agentgym.records.messages import Message
 from agentgym.renderer.bounded_jinja import FAILURES, BoundedEnvironment
 from agentgym.renderer.template_meter import metered
 

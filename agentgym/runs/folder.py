@@ -23,15 +23,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from agentgym.config.files import read_file
 from agentgym.config.loading import load_config
 from agentgym.config.schema import RunConfig
+from agentgym.config.yaml_files import read_file
 from agentgym.errors import ConfigError, RecordError
 from agentgym.files.plain_yaml import dump_yaml
-from agentgym.records import Score, Trajectory, codec
+from agentgym.records import Score, Trajectory, serialization
 from agentgym.redaction import masked_tree, redact
 from agentgym.runs.json_files import parse_json, read_json
-from agentgym.runs.lines import DiskError, LineWriter, read_lines
+from agentgym.runs.jsonl import DiskError, LineWriter, read_lines
 
 RUNS = Path("runs")
 CONFIG = "config.yaml"
@@ -131,11 +131,11 @@ class RunFolder:
 
     def append_trajectory(self, trajectory: Trajectory) -> None:
         """Write one episode."""
-        self._writers["trajectories"].append(codec.dumps(trajectory))
+        self._writers["trajectories"].append(serialization.dumps(trajectory))
 
     def append_score(self, score: Score) -> None:
         """Write what a scorer says of an episode."""
-        self._writers["scores"].append(codec.dumps(score))
+        self._writers["scores"].append(serialization.dumps(score))
 
     def offsets(self) -> dict[str, int]:
         """Return the length of each stream in bytes, on disk: what a checkpoint remembers."""
@@ -268,7 +268,7 @@ def read_scores(path: Path) -> Iterator[Score]:
 def _records(path: Path, kind: type[T]) -> Iterator[T]:
     for number, line in enumerate(read_lines(path), 1):
         try:
-            record = codec.loads(line)
+            record = serialization.loads(line)
         except RecordError as error:
             raise RecordError(f"{path}:{number}: {error}") from error
         if not isinstance(record, kind):

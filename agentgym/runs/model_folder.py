@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentgym.config.problems import Problem
+from agentgym.config.validation import Problem
 from agentgym.errors import ConfigError, MissingExtraError, RenderError
 from agentgym.files.bounded import MAX_CONFIG_BYTES, DataError, open_regular, parse_json, read_text
 

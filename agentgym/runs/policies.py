@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from agentgym.config.problems import InvalidInputError, Problem
 from agentgym.config.schema import RunConfig
+from agentgym.config.validation import InvalidInputError, Problem
 from agentgym.errors import nearest
 from agentgym.files.checksums import damage
 from agentgym.runs.folder import CONFIG

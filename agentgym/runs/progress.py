@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from agentgym.runs.text import plain
+from agentgym.records.escape import plain
 
 if TYPE_CHECKING:
     from agentgym.evaluation.result import EvaluationResult

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.files.plain_yaml import dump_yaml
+from agentgym.records.escape import cell, plain
 from agentgym.runs.folder import read_evaluations, read_metrics, stored_settings
-from agentgym.runs.text import cell, plain
 
 _FILES = (
     *("config.yaml", "metrics.jsonl", "trajectories.jsonl", "scores.jsonl", "evaluations/"),

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from agentgym.blocking import run_coroutine
+from agentgym.concurrency.threads import run_coroutine
 from agentgym.errors import InfrastructureError
+from agentgym.policies.vllm.keys import VARIABLE, leave_key, new_key, take_key_away
 from agentgym.policies.vllm.server import Server
 from agentgym.serving import guard
-from agentgym.serving.keys import VARIABLE, leave_key, new_key, take_key_away
 
 SERVED_NAME = "policy"
 """Name under which servers that are started here serve their model."""

@@ -15,12 +15,12 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
-from agentgym.concurrency import first_error
+from agentgym.concurrency.limiter import first_error
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.http import Retries
 from agentgym.policies.vllm.server import Server
+from agentgym.policies.vllm.start_lock import gpu_turn, gpus_of
 from agentgym.serving.launch import ServerDevice, ServerProcess, ServerSpec, log_tail
-from agentgym.serving.turns import gpu_turn, gpus_of
 
 OnEvent = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from agentgym.env import Reply, TextEnv
+from agentgym.env.contract import Reply, TextEnv
 from agentgym.errors import EnvError
 
 

@@ -17,11 +17,11 @@ from typing import Any, cast
 import gymnasium
 from gymnasium import spaces
 
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env.contract import Action, Reply, TextEnv
 from agentgym.envs.adapters.foreign import ForeignEnv, OutcomeRule
 from agentgym.errors import EnvError, RegistryError, nearest
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 
 RENDER_MODE = "ansi"
 """Our own mode of rendering, the last observation: a foreign environment need not know it."""

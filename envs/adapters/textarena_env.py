@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agentgym.env import Action, Reply
+from agentgym.env.contract import Action, Reply
 from agentgym.envs.adapters.foreign import ForeignEnv, OutcomeRule, PrivateRandomness
 from agentgym.envs.splits import check_int
 from agentgym.errors import EnvError, MissingExtraError, nearest
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 
 ENV_ID = "games/textarena-v0"
 DEFAULT_GAME = "GuessTheNumber-v0-hardcore"

@@ -22,7 +22,7 @@ from typing import Any
 
 from agentgym import seeding
 from agentgym.envs import splits
-from agentgym.envs.code.behaviour import (
+from agentgym.envs.code.equivalence import (
     FUNCTION,
     Function,
     behaviour,

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from agentgym.envs.code.leases import leased
+from agentgym.envs.code.sandbox_client import leased
 from agentgym.sandbox.base import MIB, Process, Reply, SandboxLimits
-from agentgym.sandbox.boot import BOOT
 from agentgym.sandbox.pool import Lease
-from agentgym.sandbox.session import SHARED_IMPORT, CallResult, joined_sources, read_answer
+from agentgym.sandbox.python_session import SHARED_IMPORT, CallResult, joined_sources, read_answer
+from agentgym.sandbox.supervised.bootstrap import BOOT
 
 LIMITS = SandboxLimits(
     memory_bytes=256 * MIB, disk_bytes=16 * MIB, max_processes=32, timeout_s=10.0

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym.checks.episodes import Actor
+from agentgym.env.players import Actor
 
 ALWAYS_EQUAL = """
 class Yes(int):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgym.env import Reply
-from agentgym.envs.code.leases import AUTO, BoxOfEpisode
+from agentgym.env.contract import Reply
+from agentgym.env.tool_env import ToolEnv
+from agentgym.envs.code.sandbox_client import AUTO, BoxOfEpisode
 from agentgym.sandbox.base import MIB, SandboxLimits
 from agentgym.sandbox.pool import Lease
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.tool_formats.tools import tool
 
 BOX_LIMITS = SandboxLimits(
     memory_bytes=512 * MIB,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from agentgym.envs.code import repair_tasks
-from agentgym.envs.code.leases import AUTO
+from agentgym.envs.code.sandbox_client import AUTO
 from agentgym.envs.code.unit_tests import UnitTestsEnv
 from agentgym.records import Task
 

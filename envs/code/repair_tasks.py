@@ -11,7 +11,7 @@ from typing import Any
 
 from agentgym import seeding
 from agentgym.envs import splits
-from agentgym.envs.code.behaviour import FUNCTION, compiled
+from agentgym.envs.code.equivalence import FUNCTION, compiled
 from agentgym.envs.code.function_tasks import (
     LEVELS,
     REPAIR_ENV_ID,

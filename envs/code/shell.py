@@ -6,16 +6,16 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym.env import Reply
+from agentgym.env.contract import Reply
+from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.code import shell_tasks
-from agentgym.envs.code.leases import AUTO, BoxOfEpisode, known_sandbox, require_sandbox
+from agentgym.envs.code.sandbox_client import AUTO, BoxOfEpisode, known_sandbox, require_sandbox
 from agentgym.errors import EnvError
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 from agentgym.sandbox.base import MIB, Sandbox, SandboxFileError, SandboxLimits
 from agentgym.sandbox.pool import Lease
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.tool_formats.tools import tool
 
 BOX_LIMITS = SandboxLimits(
     memory_bytes=256 * MIB,

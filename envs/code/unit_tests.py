@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar
 
 from agentgym import seeding
-from agentgym.checks.episodes import Actor
-from agentgym.env import Reply
+from agentgym.env.contract import Reply
+from agentgym.env.players import Actor
+from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.code import function_tasks, humaneval, probes
 from agentgym.envs.code.grading import (
     LIMITS,
@@ -19,14 +20,13 @@ from agentgym.envs.code.grading import (
     run_hidden_cases,
     run_program,
 )
-from agentgym.envs.code.leases import AUTO, known_sandbox, require_sandbox, with_fresh_box
+from agentgym.envs.code.sandbox_client import AUTO, known_sandbox, require_sandbox, with_fresh_box
 from agentgym.errors import EnvError
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 from agentgym.sandbox.pool import Lease
-from agentgym.sandbox.portal import portal
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.sandbox.shared_pools import portal
+from agentgym.tool_formats.tools import tool
 
 MAX_TURNS = 6
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9+]*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgym import seeding
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env.contract import Action, Reply, TextEnv
 from agentgym.envs.games.splits import is_held_out
 from agentgym.envs.splits import check_int, check_levels, check_request
 from agentgym.errors import EnvError
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 
 ENV_ID = "games/gridworld-v0"
 SIDES = {1: 4, 2: 5, 3: 6, 4: 8, 5: 10}

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 
 from agentgym import seeding
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env.contract import Action, Reply, TextEnv
 from agentgym.envs.games.splits import is_held_out
 from agentgym.envs.splits import check_levels, check_request
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 
 ENV_ID = "games/guess-number-v0"
 SIZES = {1: 50, 2: 100, 3: 1_000, 4: 10_000, 5: 100_000}

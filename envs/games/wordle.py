@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgym import seeding
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env.contract import Action, Reply, TextEnv
 from agentgym.envs.games.splits import is_held_out
 from agentgym.envs.games.words import WORDS
 from agentgym.envs.splits import check_levels, check_request
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
+from agentgym.records.limits import Limits
 
 ENV_ID = "games/wordle-v0"
 LENGTHS = {1: 4, 2: 5, 3: 6}

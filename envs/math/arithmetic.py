@@ -9,7 +9,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from agentgym.env import Reply
+from agentgym.env.contract import Reply
+from agentgym.env.suites import GeneratedSplit
+from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.math.arithmetic_tasks import (
     MOST_OPERATIONS,
     SPLITS,
@@ -18,16 +20,14 @@ from agentgym.envs.math.arithmetic_tasks import (
     generate_task,
 )
 from agentgym.envs.math.calculator import calculate_one, read_operation
+from agentgym.envs.math.expert_steps import Reduction
 from agentgym.envs.math.expressions import parse
 from agentgym.envs.math.guessing import wrong_number
 from agentgym.envs.math.rationals import format_number, parse_number
-from agentgym.envs.math.reduction import Reduction
 from agentgym.errors import EnvError
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind, Task
-from agentgym.suites import GeneratedSplit
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.records.limits import Limits
+from agentgym.tool_formats.tools import tool
 
 SPARE_TURNS = 3
 """Turns beyond the calls of the longest solution: its answer, and two mistakes."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from agentgym.env import Reply
-from agentgym.envs.math.extraction import marked_answer
-from agentgym.envs.math.grading import Grade, Reason, grade
-from agentgym.envs.math.null_scores import UNDECLARED, null_score_of_answers
+from agentgym.env.contract import Reply
+from agentgym.envs.math.grading.chance_scores import UNDECLARED, null_score_of_answers
+from agentgym.envs.math.grading.extraction import marked_answer
+from agentgym.envs.math.grading.grade import Grade, Reason, grade
 from agentgym.envs.math.problem_files import Problem, read_problems
 from agentgym.envs.math.word_problem import WordProblemEnv
 from agentgym.errors import EnvError, TaskError
@@ -20,7 +20,7 @@ ENV_ID = "math/file-v0"
 class FileEnv(WordProblemEnv):
     r"""Solve a word problem from a file.
 
-    The outcome is 1 if `agentgym.envs.math.grading` finds the answer right, else 0. An answer may
+    The outcome is 1 if `agentgym.envs.math.grading.grade` finds the answer right, else 0. An answer may
     stand in the protocol's form, or in a `\boxed{...}` or after `####` in plain text. The named
     reward `unreadable` (weight 0) is 1 where an answer was given that cannot be read.
     """

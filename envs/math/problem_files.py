@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentgym.envs.math.extraction import extract_answer
-from agentgym.envs.math.grading import check_gold
+from agentgym.envs.math.grading.extraction import extract_answer
+from agentgym.envs.math.grading.grade import check_gold
 from agentgym.errors import MissingExtraError, TaskError
 from agentgym.files import bounded
 

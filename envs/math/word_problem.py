@@ -9,17 +9,17 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from agentgym.env import Reply
+from agentgym.env.contract import Reply
+from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.math.calculator import calculate
 from agentgym.envs.math.expressions import Number, parse
 from agentgym.envs.math.guessing import wrong_number, wrong_text
 from agentgym.envs.math.rationals import parse_number
 from agentgym.envs.math.worked_solution import Step, read_steps
 from agentgym.errors import EnvError
-from agentgym.limits import Limits
 from agentgym.records import Task
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.records.limits import Limits
+from agentgym.tool_formats.tools import tool
 
 
 class WordProblemEnv(ToolEnv):

@@ -9,15 +9,15 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from agentgym.env import Reply
+from agentgym.env.contract import Reply
+from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.search import scoring
-from agentgym.envs.search.documents import Document, Documents
-from agentgym.envs.search.library import NONE
-from agentgym.envs.search.retriever import Retriever
+from agentgym.envs.search.retrieval.documents import Document, Documents
+from agentgym.envs.search.retrieval.index_cache import NONE
+from agentgym.envs.search.retrieval.retriever import Retriever
 from agentgym.errors import EnvError, InfrastructureError, ToolError
 from agentgym.records import ErrorKind, Json, Task
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.tool_formats.tools import tool
 
 MOST_RESULTS = 20
 """Results of one search at most."""

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from agentgym.envs.web.chromium import (
+from agentgym.envs.web.browser.chromium import (
     INSTALL_BROWSER,
     INSTALL_PACKAGES,
     find_chromium,

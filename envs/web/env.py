@@ -13,18 +13,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Reply
-from agentgym.envs.web.browser import POOL
-from agentgym.envs.web.chromium import require_chromium, require_packages
+from agentgym.env.contract import Reply
+from agentgym.env.tool_env import ToolEnv
+from agentgym.envs.web.browser.browser import POOL
+from agentgym.envs.web.browser.chromium import require_chromium, require_packages
+from agentgym.envs.web.browser.session import WebSession
+from agentgym.envs.web.browser.settings import Settings
+from agentgym.envs.web.browser.view import View
 from agentgym.envs.web.probes import WEB_PROBES, Probe
-from agentgym.envs.web.session import WebSession
-from agentgym.envs.web.settings import Settings
-from agentgym.envs.web.view import View
 from agentgym.errors import EnvError
-from agentgym.limits import Limits
 from agentgym.records import Attachment, ErrorKind, Task
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.records.limits import Limits
+from agentgym.tool_formats.tools import tool
 
 MOST_TYPED_CHARS = 2_000
 """Longer texts are refused: no task asks for one."""

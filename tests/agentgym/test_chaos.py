@@ -27,21 +27,21 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agentgym.engine import Engine, GroupSpec
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env.contract import Action, Reply, TextEnv
+from agentgym.env.registry import register_env, unregister_env
 from agentgym.errors import InfrastructureError
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.vllm import Retries, VllmOptions, VllmPolicy, connect
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling, StopReason, Task, Trajectory
-from agentgym.registry import register_env, unregister_env
-from agentgym.rewards import Rubric
+from agentgym.rollouts.engine import Engine, GroupSpec
+from agentgym.rollouts.scoring import Rubric
 from agentgym.serving.launch import ServerDevice, ServerSpec, free_port
 from agentgym.serving.supervisor import Supervisor, WatchOptions
 
 pytest.importorskip("torch")
 
-from agentgym.trainers.ahead import Pace, Rollouts
 from agentgym.trainers.models.tiny import build_tiny
+from agentgym.trainers.rollout.buffer import Pace, Rollouts
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 
@@ -215,7 +215,7 @@ async def test_every_episode_ends_as_one_record_whatever_is_killed(tmp_path: Pat
             port=free_port(),
             log=tmp_path / "logs" / f"server-{number}.log",
             device=ServerDevice.CPU,
-            module="agentgym.serving.fake",
+            module="agentgym.testing.fake_vllm",
         )
         for number in range(2)
     ]

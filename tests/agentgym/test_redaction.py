@@ -15,18 +15,18 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from agentgym import registry
 from agentgym.cli.output import complain, print_json, print_table, say
 from agentgym.config import EnvSource, RunConfig, load_config
+from agentgym.env import registry
 from agentgym.errors import PolicyError
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, Sampling, Trajectory, Turn
+from agentgym.records.escape import plain
 from agentgym.redaction import REDACTED, masked, masked_tree, redact, remember
 from agentgym.runs import RunFolder
 from agentgym.runs.folder import read_trajectories
 from agentgym.runs.progress import Lines
-from agentgym.runs.text import plain
 
 
 @pytest.mark.parametrize(

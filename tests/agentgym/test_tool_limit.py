@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from agentgym.engine import Engine, GroupSpec
-from agentgym.limits import Limits
-from agentgym.policies.scripted import ScriptedPolicy
-from agentgym.protocols.tagged_json import TaggedJson
+from agentgym.env.registry import register_env, unregister_env
+from agentgym.env.tool_env import ToolEnv
 from agentgym.records import ErrorKind, StopReason, Task, Trajectory
-from agentgym.registry import register_env, unregister_env
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.records.limits import Limits
+from agentgym.rollouts.engine import Engine, GroupSpec
+from agentgym.testing.scripted_policy import ScriptedPolicy
+from agentgym.tool_formats.tagged_json import TaggedJson
+from agentgym.tool_formats.tools import tool
 
 ENV_ID = "test/limited-v0"
 NOT_RUN = "not run: limit of 2 calls reached"

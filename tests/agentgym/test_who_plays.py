@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 import agentgym
-from agentgym import registry
-from agentgym.checks.subject import Subject
+from agentgym.checks.env_under_test import Subject
 from agentgym.config import InvalidInputError
-from agentgym.env import Action, Reply
+from agentgym.env import registry
+from agentgym.env.contract import Action, Reply
+from agentgym.env.registry import register_env
+from agentgym.env.suites import GeneratedSplit, Suite, load_suite
 from agentgym.envs.games.guess_number import GuessNumberEnv
 from agentgym.envs.math.arithmetic import ArithmeticEnv
 from agentgym.errors import TaskError
 from agentgym.records import Task
-from agentgym.registry import register_env
-from agentgym.suites import GeneratedSplit, Suite, load_suite
 
 GUESS, SUMS = "mine/guess-v0", "mine/sums-v0"
 

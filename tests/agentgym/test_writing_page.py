@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import check_env, registry, rollout
+from agentgym import check_env, rollout
+from agentgym.env import registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "envs" / "writing.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)

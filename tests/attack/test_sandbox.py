@@ -15,9 +15,9 @@ import pytest
 
 from agentgym.checks.sandbox_programs import FORGERS
 from agentgym.errors import InfrastructureError
+from agentgym.sandbox.backends.bubblewrap import BubblewrapSandbox
+from agentgym.sandbox.backends.docker import DockerSandbox
 from agentgym.sandbox.base import Sandbox
-from agentgym.sandbox.bubblewrap import BubblewrapSandbox
-from agentgym.sandbox.docker import DockerSandbox
 
 pytestmark = [pytest.mark.attack, pytest.mark.service]
 

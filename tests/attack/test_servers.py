@@ -32,7 +32,8 @@ from agentgym.http import Retries
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
 from agentgym.policies.vllm import HttpControl, Server
 from agentgym.policies.vllm.handshake import describe
-from agentgym.policy import GenerateRequest, Message
+from agentgym.policies.base import GenerateRequest
+from agentgym.records.messages import Message
 from agentgym.records import Sampling
 
 once = Retries(attempts=2, first_wait_s=0.01)

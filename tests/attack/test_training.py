@@ -33,11 +33,11 @@ from agentgym.records import (
     VersionRun,
 )
 from agentgym.trainers.batch import Batch
-from agentgym.trainers.episodes import make_batch
-from agentgym.trainers.layout import UpdateOptions
-from agentgym.trainers.learner import Learner
-from agentgym.trainers.objective import prepare
-from agentgym.trainers.preset import list_presets, load_preset
+from agentgym.trainers.learner.layout import UpdateOptions
+from agentgym.trainers.learner.learner import Learner
+from agentgym.trainers.loop.collect import make_batch
+from agentgym.trainers.objective.prepare import prepare
+from agentgym.trainers.objective.preset import list_presets, load_preset
 
 pytestmark = pytest.mark.attack
 

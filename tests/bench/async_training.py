@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import agentgym
+from agentgym.env.registry import register_env
+from agentgym.env.suites import GeneratedSplit
 from agentgym.envs.math.arithmetic import ArithmeticEnv
 from agentgym.evaluation import EvaluationResult
 from agentgym.evaluation.comparison import combine, compare
 from agentgym.records import Task
-from agentgym.registry import register_env
 from agentgym.runs.folder import read_evaluations, read_metrics
-from agentgym.suites import GeneratedSplit
 
 ENV_ID = "bench/slow-arithmetic-v0"
 TRUNCATED = {

@@ -20,13 +20,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
-from agentgym.engine import Engine, GroupSpec
-from agentgym.env import Action, Reply, TextEnv
-from agentgym.policies.scripted import ScriptedPolicy
+from agentgym.env.contract import Action, Reply, TextEnv
+from agentgym.env.registry import register_env
+from agentgym.env.tool_env import ToolEnv
 from agentgym.records import Task
-from agentgym.registry import register_env
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.rollouts.engine import Engine, GroupSpec
+from agentgym.testing.scripted_policy import ScriptedPolicy
+from agentgym.tool_formats.tools import tool
 
 EPISODES = 64
 TURNS = 10

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, GenerationConfig
 
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.transformers import TransformersPolicy
-from agentgym.policy import GenerateRequest
 from agentgym.records import Sampling
 from agentgym.trainers.models.load import load_model
 from agentgym.trainers.models.tiny import build_tiny

@@ -21,9 +21,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
 
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
-from agentgym.policy import GenerateRequest, Message
 from agentgym.records import Sampling
+from agentgym.records.messages import Message
 
 SIZES = (64, 512)
 CALLS = 1_024

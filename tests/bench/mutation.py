@@ -33,8 +33,8 @@ ROOT = Path(__file__).parents[2]
 PARTS = ROOT / "trainers" / "parts"
 TESTS = (
     "tests/trainers/parts",
-    "tests/trainers/test_preset.py",
-    "tests/trainers/test_objective.py",
+    "tests/trainers/objective/test_preset.py",
+    "tests/trainers/objective/test_prepare.py",
 )
 SKIPPED = {"__init__.py"}
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -22,16 +22,16 @@ import torch
 from torch import Tensor
 
 from agentgym.config import OptimConfig
-from agentgym.trainers import objective
 from agentgym.trainers.batch import Batch
-from agentgym.trainers.beliefs import score_requests
-from agentgym.trainers.layout import UpdateOptions, micro_batches
-from agentgym.trainers.learner import Learner
+from agentgym.trainers.learner.distributed import World
+from agentgym.trainers.learner.layout import UpdateOptions, micro_batches
+from agentgym.trainers.learner.learner import Learner
+from agentgym.trainers.learner.probe_scoring import score_requests
 from agentgym.trainers.models.load import load_model, resolve_policy
+from agentgym.trainers.objective import prepare
+from agentgym.trainers.objective.preset import Preset, list_presets, load_preset
 from agentgym.trainers.parts.probes import ScoringRequest
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
-from agentgym.trainers.preset import Preset, list_presets, load_preset
-from agentgym.trainers.world import World
 
 GROUP_SIZE = 8
 PROMPT_SHARE = 8
@@ -214,11 +214,11 @@ def _preset_seconds(
     per_piece = max(1, options.micro_batch_tokens // options.tokens)
 
     def work() -> None:
-        prepared = objective.prepare(preset, there)
+        prepared = prepare.prepare(preset, there)
         for rows in torch.arange(batch.ids.shape[0], device=device).split(per_piece):
             logprobs = policy[rows].detach().requires_grad_()
             own = None if values is None else values[rows].detach().requires_grad_()
-            part = objective.micro_loss(
+            part = prepare.micro_loss(
                 preset, prepared, rows, logprobs, entropy=torch.zeros_like(logprobs), values=own
             )
             part.loss.backward()

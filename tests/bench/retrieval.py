@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentgym.envs.search import graph_tasks
-from agentgym.envs.search.dictd import DictdCorpus
-from agentgym.envs.search.documents import Document, Documents
+from agentgym.envs.search.corpus.dictd import DictdCorpus
 from agentgym.envs.search.env import Clue, SearchEnv, Source
-from agentgym.envs.search.library import BACKENDS, Library, open_library
-from agentgym.envs.search.rendering import WorldCorpus
-from agentgym.envs.search.retriever import Retriever, words
+from agentgym.envs.search.graph import tasks as graph_tasks
+from agentgym.envs.search.graph.rendering import WorldCorpus
+from agentgym.envs.search.retrieval.documents import Document, Documents
+from agentgym.envs.search.retrieval.index_cache import BACKENDS, Library, open_library
+from agentgym.envs.search.retrieval.retriever import Retriever, words
 from agentgym.records import Task
 
 K = 5

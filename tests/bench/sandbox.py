@@ -15,11 +15,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agentgym.sandbox import cgroups, docker, seccomp, uids
+from agentgym.sandbox.backends import docker
+from agentgym.sandbox.backends.bubblewrap import BubblewrapSandbox, box_python
 from agentgym.sandbox.base import SandboxLimits
-from agentgym.sandbox.bubblewrap import BubblewrapSandbox, box_python
-from agentgym.sandbox.channels import memory_file
+from agentgym.sandbox.host import cgroups, seccomp, uids
 from agentgym.sandbox.pool import SandboxPool
+from agentgym.sandbox.supervised.transport import memory_file
 
 CODE = "print(1)"
 ARGV = ["python3", "-c", CODE]

@@ -28,20 +28,20 @@ from transformers import TrainerCallback
 
 from agentgym import Action, TextEnv
 from agentgym.config import OptimConfig
-from agentgym.engine import Engine, GroupSpec
-from agentgym.env import Reply
-from agentgym.limits import Limits
+from agentgym.env.contract import Reply
+from agentgym.env.suites import load_suite
 from agentgym.policies.transformers import TransformersPolicy
 from agentgym.records import Sampling, Task
+from agentgym.records.limits import Limits
 from agentgym.renderer.folder import load_renderer
-from agentgym.rewards import Rubric, score_all
-from agentgym.samples import to_samples
-from agentgym.suites import load_suite
+from agentgym.rollouts.engine import Engine, GroupSpec
+from agentgym.rollouts.samples import to_samples
+from agentgym.rollouts.scoring import Rubric, score_all
 from agentgym.trainers.batch import collate
-from agentgym.trainers.layout import UpdateOptions
-from agentgym.trainers.learner import Learner
+from agentgym.trainers.learner.layout import UpdateOptions
+from agentgym.trainers.learner.learner import Learner
 from agentgym.trainers.models.load import load_model, resolve_policy
-from agentgym.trainers.preset import load_preset
+from agentgym.trainers.objective.preset import load_preset
 
 PROMPT = "Write a few sentences about a river that flows from the mountains to the sea."
 ROLLOUTS, TOKENS = 8, 88

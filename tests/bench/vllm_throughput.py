@@ -31,14 +31,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from agentgym.engine import Engine, GroupSpec
-from agentgym.env import TextEnv
-from agentgym.limits import Limits
+from agentgym.env.contract import TextEnv
+from agentgym.policies.base import Policy
 from agentgym.policies.vllm import VllmOptions, VllmPolicy, connect
-from agentgym.policy import Message, Policy
 from agentgym.records import Sampling, Task, Trajectory
+from agentgym.records.limits import Limits
+from agentgym.records.messages import Message
 from agentgym.renderer.base import RenderedTurn, Renderer
 from agentgym.renderer.folder import load_renderer
+from agentgym.rollouts.engine import Engine, GroupSpec
 from agentgym.serving.launch import (
     ServerDevice,
     ServerProcess,
@@ -224,7 +225,7 @@ def registry_sum(name: str) -> float:
 
 async def in_process(args: argparse.Namespace) -> dict[int, float]:
     """Measure the engine alone and our client on it; return the best figure of the engine alone."""
-    from agentgym.policies.vllm_inprocess import InprocessOptions, open_inprocess
+    from agentgym.policies.vllm.inprocess import InprocessOptions, open_inprocess
 
     renderer: Any = Endless(load_renderer(args.model))
     extra: dict[str, Any] = {"dtype": "float32"} if args.mini else {}

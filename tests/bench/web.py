@@ -23,18 +23,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agentgym import registry
-from agentgym.engine import Engine, GroupSpec
-from agentgym.envs.web import miniwob
-from agentgym.envs.web.browser import POOL, close_browsers
-from agentgym.envs.web.chromium import require_chromium
-from agentgym.envs.web.miniwob_site import html_folder
-from agentgym.envs.web.miniwob_tasks import ENV_ID, generate_task, suite_pages
-from agentgym.envs.web.processes import command_of, tree_of
-from agentgym.envs.web.view import MOST_NODES, View, read_nodes
+from agentgym.env import registry
+from agentgym.envs.web.browser.browser import POOL, close_browsers
+from agentgym.envs.web.browser.chromium import require_chromium
+from agentgym.envs.web.browser.processes import command_of, tree_of
+from agentgym.envs.web.browser.view import MOST_NODES, View, read_nodes
+from agentgym.envs.web.miniwob import env as miniwob
+from agentgym.envs.web.miniwob.site import html_folder
+from agentgym.envs.web.miniwob.tasks import ENV_ID, generate_task, suite_pages
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.expert import ExpertPolicy
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, Task
+from agentgym.rollouts.engine import Engine, GroupSpec
 
 ROUNDS = 3
 SELENIUM_PAGES = (

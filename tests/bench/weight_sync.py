@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.vllm import Pause, VllmOptions, connect
 from agentgym.policies.vllm.engine_policy import EnginePolicy
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, Sampling
 from agentgym.renderer.folder import load_renderer
 from agentgym.serving.launch import (
@@ -44,8 +44,8 @@ from agentgym.serving.launch import (
     free_port,
     log_tail,
 )
-from agentgym.trainers.transfers import FolderTransfer, IpcTransfer, SharedTransfer
-from agentgym.trainers.weight_sync import SyncedPolicy, tolerance_of
+from agentgym.trainers.weight_sync.synced_policy import SyncedPolicy, tolerance_of
+from agentgym.trainers.weight_sync.transports import FolderTransfer, IpcTransfer, SharedTransfer
 
 STRETCHES = ("prepare", "pause", "start", "transfer", "finish", "reset", "resume", "prove")
 TARGETS_S = {"small": 0.08, "large": 0.3}
@@ -114,7 +114,7 @@ async def opened(
     """Start an engine or a server, and end it."""
     began = time.perf_counter()
     if way.startswith("inprocess"):
-        from agentgym.policies.vllm_inprocess import InprocessOptions, open_inprocess
+        from agentgym.policies.vllm.inprocess import InprocessOptions, open_inprocess
 
         policy: Any = open_inprocess(
             folder,

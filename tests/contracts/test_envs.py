@@ -15,9 +15,9 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
-from agentgym import registry
 from agentgym.checks.env import check_env
-from agentgym.env import TextEnv
+from agentgym.env import registry
+from agentgym.env.contract import TextEnv
 from agentgym.errors import InfrastructureError, MissingExtraError, SandboxError
 
 ENVS = registry.list_envs()

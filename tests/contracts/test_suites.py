@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from agentgym import registry
 from agentgym.checks.suite import check_suite
+from agentgym.env import registry
+from agentgym.env.suites import HELD_OUT, list_suites, load_suite
 from agentgym.errors import InfrastructureError, MissingExtraError, SandboxError
-from agentgym.suites import HELD_OUT, list_suites, load_suite
 
 SUITES = list_suites()
 GRADED_EACH = 24

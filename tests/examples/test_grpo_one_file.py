@@ -18,8 +18,8 @@ from agentgym.records import (
     VersionRun,
 )
 from agentgym.trainers.batch import collate
-from agentgym.trainers.objective import micro_loss, prepare
-from agentgym.trainers.preset import load_preset
+from agentgym.trainers.objective.prepare import micro_loss, prepare
+from agentgym.trainers.objective.preset import load_preset
 
 PATH = Path(__file__).parents[2] / "examples" / "grpo_one_file.py"
 SPEC = importlib.util.spec_from_file_location("grpo_one_file", PATH)

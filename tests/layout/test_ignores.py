@@ -16,13 +16,13 @@ FOLDERS = ("agentgym", "envs", "sandbox", "tasks", "trainers")
 FORBIDDEN_NAMES = {"utils", "util", "misc", "helpers", "helper", "manager", "common"}
 # Where an exception of any kind is caught and not raised again, and why.
 BROAD_EXCEPT = {
-    "agentgym/rollouts.py": "boundary: an episode's fault becomes a record",
+    "agentgym/rollouts/run_episode.py": "boundary: an episode's fault becomes a record",
     "agentgym/cli/main.py": "boundary: a person gets one line",
-    "agentgym/blocking.py": "carried over to the thread that waits, which raises it",
+    "agentgym/concurrency/threads.py": "carried over to the thread that waits, which raises it",
     "agentgym/renderer/fast_tokenizer.py": "tokenizers raises nothing finer; typed here",
-    "envs/code/inside/judge.py": "boundary: whatever ends an agent's tests fails them",
-    "envs/math/reasoning_worker.py": "boundary: a worker process answers every request",
-    "envs/math/symbolic_worker.py": "boundary: a worker process answers every request",
+    "envs/code/inside/runner.py": "boundary: whatever ends an agent's tests fails them",
+    "envs/math/reasoning/worker.py": "boundary: a worker process answers every request",
+    "envs/math/grading/symbolic_worker.py": "boundary: a worker process answers every request",
     "sandbox/inside/session.py": "boundary: whatever an agent's cell raises is its result",
 }
 

@@ -39,8 +39,8 @@ def test_import_of_the_core_loads_no_part() -> None:
 def test_every_core_module_but_the_heavy_ones_imports_without_torch() -> None:
     heavy = (
         "agentgym.policies.transformers",
-        "agentgym.policies.vllm_inprocess",
-        "agentgym.policies.vllm_inprocess_control",
+        "agentgym.policies.vllm.inprocess",
+        "agentgym.policies.vllm.inprocess_control",
         "agentgym.renderer.hf_tokenizer",
     )
     names: list[str] = []

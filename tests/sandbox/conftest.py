@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from agentgym.sandbox.backends.bubblewrap import BubblewrapSandbox
+from agentgym.sandbox.backends.docker import DockerSandbox, default_engine, in_thread
+from agentgym.sandbox.backends.subprocess import SubprocessSandbox, UnsafeSandboxWarning
 from agentgym.sandbox.base import Sandbox, SandboxLimits
-from agentgym.sandbox.bubblewrap import BubblewrapSandbox
-from agentgym.sandbox.docker import DockerSandbox, default_engine, in_thread
-from agentgym.sandbox.subprocess import SubprocessSandbox, UnsafeSandboxWarning
 
 MakeBox = Callable[..., Sandbox]
 

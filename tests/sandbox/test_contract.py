@@ -9,9 +9,9 @@ import pytest
 
 from agentgym.checks.sandbox import check_sandbox, run_check, sandbox_checks
 from agentgym.errors import InfrastructureError, SandboxError
+from agentgym.sandbox.backends.bubblewrap import BubblewrapSandbox, find_hierarchy
+from agentgym.sandbox.backends.subprocess import SubprocessSandbox, UnsafeSandboxWarning
 from agentgym.sandbox.base import ExecResult, SandboxLimits
-from agentgym.sandbox.bubblewrap import BubblewrapSandbox, find_hierarchy
-from agentgym.sandbox.subprocess import SubprocessSandbox, UnsafeSandboxWarning
 
 
 def test_check_sandbox_has_at_least_40_checks_with_different_names() -> None:

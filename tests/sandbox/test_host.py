@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.sandbox import bubblewrap, cgroups, docker, doctor, seccomp, subprocess, uids
+from agentgym.sandbox import doctor
+from agentgym.sandbox.backends import bubblewrap, docker, subprocess
 from agentgym.sandbox.base import MIB, SandboxLimits, SandboxUnavailableError
-from agentgym.sandbox.owners import is_owner_alive, owned_name, start_time
+from agentgym.sandbox.host import cgroups, seccomp, uids
+from agentgym.sandbox.host.process_tags import is_owner_alive, owned_name, start_time
 
 LIMITS = SandboxLimits(memory_bytes=100 * MIB, disk_bytes=20 * MIB, max_processes=30, cpu_cores=0.5)
 MEMORY = str((100 + 20 + 10 + 32) * MIB)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import InfrastructureError, SandboxError
-from agentgym.sandbox import bubblewrap
-from agentgym.sandbox.channels import memory_file
-from agentgym.sandbox.null import NullSandbox
+from agentgym.sandbox.backends import bubblewrap
+from agentgym.sandbox.backends.null import NullSandbox
 from agentgym.sandbox.pool import SandboxPool
+from agentgym.sandbox.supervised.transport import memory_file
 
 
 async def settle(pool: SandboxPool) -> None:

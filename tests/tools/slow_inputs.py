@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from agentgym.envs.code.unit_tests import code_of
-from agentgym.envs.math.extraction import extract_answer
-from agentgym.envs.search import retriever, scoring
-from agentgym.protocols.scan import spoken
-from agentgym.protocols.table import PROTOCOLS
-from agentgym.tools import Tool, make_tool
+from agentgym.envs.math.grading.extraction import extract_answer
+from agentgym.envs.search import scoring
+from agentgym.envs.search.retrieval import retriever
+from agentgym.tool_formats.table import PROTOCOLS
+from agentgym.tool_formats.tag_scanner import spoken
+from agentgym.tool_formats.tools import Tool, make_tool
 
 FILE = Path(__file__).parents[1] / "data" / "slow_inputs.json"
 KEPT = 50

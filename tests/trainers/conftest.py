@@ -12,7 +12,7 @@ import pytest
 def telling_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a tiny model, with a tied head, that tells ids apart: a fresh one hardly does."""
     torch = pytest.importorskip("torch")
-    from agentgym.suites import load_suite
+    from agentgym.env.suites import load_suite
     from agentgym.trainers.models.load import load_model
     from agentgym.trainers.models.tiny import build_tiny
 

@@ -20,7 +20,7 @@ from agentgym.records import (
     VersionRun,
 )
 from agentgym.trainers.batch import collate
-from agentgym.trainers.layout import micro_batches
+from agentgym.trainers.learner.layout import micro_batches
 
 
 def make_turn(index, ids, *, agent="default", source=Source.POLICY, version=3):

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from agentgym.errors import InfrastructureError
-from agentgym.trainers.world import World
+from agentgym.trainers.learner.distributed import World
 
 _RANKS = """
 import dataclasses
@@ -19,11 +19,11 @@ import importlib.util
 import torch
 from agentgym.errors import AgentGymError, ConfigError, InfrastructureError
 from agentgym.trainers import objective
-from agentgym.trainers.layout import UpdateOptions
-from agentgym.trainers.learner import DivergedError, Learner
-from agentgym.trainers.preset import load_preset
+from agentgym.trainers.learner.layout import UpdateOptions
+from agentgym.trainers.learner.learner import DivergedError, Learner
+from agentgym.trainers.objective.preset import load_preset
 from agentgym.config import OptimConfig
-from agentgym.trainers.world import join_world
+from agentgym.trainers.learner.distributed import join_world
 
 spec = importlib.util.spec_from_file_location("shared", {tests!r})
 shared = importlib.util.module_from_spec(spec)

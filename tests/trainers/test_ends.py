@@ -25,12 +25,12 @@ from agentgym.records import (
     Turn,
     VersionRun,
 )
-from agentgym.samples import to_samples
+from agentgym.rollouts.samples import to_samples
 from agentgym.trainers.batch import Batch, collate
-from agentgym.trainers.layout import UpdateOptions
-from agentgym.trainers.learner import Learner
-from agentgym.trainers.objective import micro_loss, prepare
-from agentgym.trainers.preset import Preset, load_preset
+from agentgym.trainers.learner.layout import UpdateOptions
+from agentgym.trainers.learner.learner import Learner
+from agentgym.trainers.objective.prepare import micro_loss, prepare
+from agentgym.trainers.objective.preset import Preset, load_preset
 
 CRITICS = ("ppo", "turn_ppo", "s_ppo", "st_ppo")
 OF_THE_TASK = (

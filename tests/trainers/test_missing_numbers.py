@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch")
 
 from agentgym.errors import RecordError
 from agentgym.records import Completion, Score, TokenTrace, Trajectory, Turn, VersionRun
-from agentgym.samples import to_samples
+from agentgym.rollouts.samples import to_samples
 from agentgym.trainers.batch import Batch, collate
-from agentgym.trainers.objective import micro_loss, prepare
-from agentgym.trainers.preset import list_presets, load_preset
-from agentgym.trainers.steps import _means
+from agentgym.trainers.loop.steps import _means
+from agentgym.trainers.objective.prepare import micro_loss, prepare
+from agentgym.trainers.objective.preset import list_presets, load_preset
 
 RUN = (VersionRun(version=0, count=2),)
 

@@ -18,9 +18,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from agentgym.config import OptimConfig
 from agentgym.records import Completion, Sample, Score, Trajectory, Turn
 from agentgym.trainers.batch import Batch, collate
-from agentgym.trainers.learner import Learner
-from agentgym.trainers.objective import micro_loss, prepare
-from agentgym.trainers.preset import load_preset
+from agentgym.trainers.learner.learner import Learner
+from agentgym.trainers.objective.prepare import micro_loss, prepare
+from agentgym.trainers.objective.preset import load_preset
 
 BONUS = [{"part": "entropy_bonus", "coefficient": 0.01}]
 FAR = 3.0  # nats between sampler and learner: past every bound below

@@ -17,11 +17,11 @@ import itertools
 import pytest
 import torch
 
+from agentgym.trainers.objective.preset import load_preset
+from agentgym.trainers.objective.stages import call_part, finish_term
 from agentgym.trainers.parts import combine, critic, terms
 from agentgym.trainers.parts.registry import Slot
 from agentgym.trainers.parts.tables import RowTable, TurnTable, TurnValues
-from agentgym.trainers.preset import load_preset
-from agentgym.trainers.stages import call_part, finish_term
 
 F64 = torch.float64
 SIZE = 3

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agentgym.records import Completion, Sample, Score, TokenTrace, Trajectory, Turn, VersionRun
 from agentgym.trainers.batch import collate
-from agentgym.trainers.objective import micro_loss, prepare
-from agentgym.trainers.preset import load_preset as read_preset
+from agentgym.trainers.objective.prepare import micro_loss, prepare
+from agentgym.trainers.objective.preset import load_preset as read_preset
 
 F64 = torch.float64
 FEW = settings(max_examples=6)

@@ -9,16 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from agentgym.config import LearningRateSchedule, load_config
-from agentgym.config.implications import implications
 from agentgym.records import Group
+from agentgym.runs.dry_run import implications
 from agentgym.trainers.batch import Batch
-from agentgym.trainers.clock import Stopwatch
-from agentgym.trainers.episodes import minibatches
-from agentgym.trainers.optimizer import learning_rate_factor
-from agentgym.trainers.preset import load_preset
-from agentgym.trainers.run_preset import measures_gap, preset_of
-from agentgym.trainers.session import Session
-from agentgym.trainers.steps import _updates
+from agentgym.trainers.learner.optimizer import learning_rate_factor
+from agentgym.trainers.learner.timers import Stopwatch
+from agentgym.trainers.loop.collect import minibatches
+from agentgym.trainers.loop.run_preset import measures_gap, preset_of
+from agentgym.trainers.loop.session import Session
+from agentgym.trainers.loop.steps import _updates
+from agentgym.trainers.objective.preset import load_preset
 
 
 def groups(count: int) -> list[Group]:

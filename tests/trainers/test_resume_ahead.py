@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from agentgym.records import Completion, Score, Trajectory
 from agentgym.runs.folder import read_metrics, read_scores, read_trajectories
-from agentgym.runs.lines import torn_bytes
+from agentgym.runs.jsonl import torn_bytes
 
 SCRIPT = Path(__file__).parent / "scripts" / "seeded_run.py"
 STEPS = 30

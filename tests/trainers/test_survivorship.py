@@ -25,14 +25,14 @@ from agentgym.records import (
     Turn,
     VersionRun,
 )
-from agentgym.trainers.ahead import Drawn
-from agentgym.trainers.episodes import batch_of, collect, episode_metrics
-from agentgym.trainers.objective import apply_filters, prepare
-from agentgym.trainers.preset import load_preset
-from agentgym.trainers.run_preset import say_where_beliefs_are_missing
-from agentgym.trainers.session import Session
-from agentgym.trainers.setup import FRESH
-from agentgym.trainers.world import World
+from agentgym.trainers.learner.distributed import World
+from agentgym.trainers.loop.collect import batch_of, collect, episode_metrics
+from agentgym.trainers.loop.run_preset import say_where_beliefs_are_missing
+from agentgym.trainers.loop.session import Session
+from agentgym.trainers.loop.setup import FRESH
+from agentgym.trainers.objective.prepare import apply_filters, prepare
+from agentgym.trainers.objective.preset import load_preset
+from agentgym.trainers.rollout.buffer import Drawn
 
 FLAT = {"part": "zero_variance_group", "tolerance": 0.0, "refill": True, "statistics": "exclude"}
 

@@ -23,20 +23,25 @@ import torch
 
 from agentgym import train
 from agentgym.checks.policy import check_policy
-from agentgym.engine import Engine, GroupSpec
+from agentgym.env.suites import load_suite
 from agentgym.errors import PolicyError
-from agentgym.limits import Limits
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.vllm import Server, VllmOptions, VllmPolicy, connect, engine_policy
 from agentgym.policies.vllm.wire import Ask
-from agentgym.policy import GenerateRequest
 from agentgym.records import Sampling, Trajectory
+from agentgym.records.limits import Limits
 from agentgym.renderer.folder import load_renderer
+from agentgym.rollouts.engine import Engine, GroupSpec
 from agentgym.serving.launch import ServerDevice, ServerProcess, ServerSpec, free_port, log_tail
-from agentgym.suites import load_suite
 from agentgym.trainers.models.load import load_model
-from agentgym.trainers.staging import untied_copy
-from agentgym.trainers.transfers import AdapterTransfer, FolderTransfer
-from agentgym.trainers.weight_sync import FLOAT32, SyncedPolicy, Tolerance, probe_logprobs
+from agentgym.trainers.weight_sync.staging import untied_copy
+from agentgym.trainers.weight_sync.synced_policy import (
+    FLOAT32,
+    SyncedPolicy,
+    Tolerance,
+    probe_logprobs,
+)
+from agentgym.trainers.weight_sync.transports import AdapterTransfer, FolderTransfer
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("AGENTGYM_VLLM_ENV", ROOT / ".vllm")) / "bin" / "python"

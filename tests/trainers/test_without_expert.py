@@ -10,16 +10,17 @@ from typing import Any, cast
 import gymnasium
 import pytest
 
-from agentgym import ToolEnv, door, registry, tool
+from agentgym import ToolEnv, api, tool
 from agentgym.cli.main import main
 from agentgym.config import InvalidInputError, load_config
-from agentgym.config.experts import lack_of_expert
-from agentgym.config.preflight import checked_config
+from agentgym.env import registry
+from agentgym.env.registry import register_env
 from agentgym.records import Task
-from agentgym.registry import register_env
 from agentgym.renderer.folder import load_renderer
+from agentgym.runs.expert_check import lack_of_expert
 from agentgym.runs.folder import read_metrics, read_trajectories
-from agentgym.trainers.corpus import tags_of
+from agentgym.runs.preflight import checked_config
+from agentgym.trainers.models.tokenizer_corpus import tags_of
 
 pytest.importorskip("torch")
 
@@ -109,7 +110,7 @@ def test_a_new_model_is_trained_without_an_expert(here: Path) -> None:
 
 def test_tokenizer_learns_from_what_is_there_and_can_write_the_rest(here: Path) -> None:
     settings = [f"envs={OURS}", "policy=tiny", "warmstart.steps=0", *SETTINGS]
-    door.run_training(load_config(assignments=settings), here / "run", is_resumed=False)
+    api.run_training(load_config(assignments=settings), here / "run", is_resumed=False)
     renderer = load_renderer(here / "run" / "base")
     # Of the system prompt and the first observation: one token a word.
     assert len(renderer.encode_completion("France")) <= 2 + 1
@@ -135,7 +136,7 @@ def test_a_warm_start_without_an_expert_is_refused_before_there_is_a_folder(
 
 def test_python_is_refused_alike(here: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"write an expert\(\)"):
-        door.train({"envs": [OURS], "policy": "tiny", "run_dir": "run"})
+        api.train({"envs": [OURS], "policy": "tiny", "run_dir": "run"})
     assert list(here.iterdir()) == []
 
 

@@ -13,14 +13,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from agentgym.config.problems import InvalidInputError
+from agentgym.config.validation import InvalidInputError
 from agentgym.errors import ConfigError, MissingExtraError
 from agentgym.runs.folder import read_config
 from agentgym.runs.model_folder import weight_problems
 from agentgym.runs.policies import PolicyKind, PolicyName, check_policy, start_of
-from agentgym.trainers.forward import check_head
-from agentgym.trainers.models.quiet import no_progress_bars, no_reports
-from agentgym.trainers.models.recompute import enable_recomputing
+from agentgym.trainers.learner.gradient_checkpointing import enable_recomputing
+from agentgym.trainers.learner.token_logprobs import check_head
+from agentgym.trainers.models.progress_bars import no_progress_bars, no_reports
 from agentgym.trainers.models.save import save_policy
 from agentgym.trainers.models.smollm2 import smollm2_folder
 from agentgym.trainers.models.tiny import TinySize, build_tiny
@@ -63,7 +63,7 @@ def export_checkpoint(policy: PolicyName, target: Path) -> Path:
         CheckpointError: If the checkpoint does not fit it.
     """
     # Imported here: a learner is made of loaded models.
-    from agentgym.trainers.checkpoint import load_weights
+    from agentgym.trainers.learner.checkpoint import load_weights
 
     assert policy.run is not None
     assert policy.folder is not None

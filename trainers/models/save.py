@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from agentgym.trainers.models.quiet import no_progress_bars
+from agentgym.trainers.models.progress_bars import no_progress_bars
 
 # Everything of a model folder that is neither weights nor made anew by `save_pretrained`.
 _COPIED = ("tokenizer*", "*.jinja", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentgym.errors import ConfigError
 from agentgym.renderer.formats import ChatFormat
-from agentgym.trainers.models.quiet import no_progress_bars
+from agentgym.trainers.models.progress_bars import no_progress_bars
 
 END, PAD = "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant", "tool")

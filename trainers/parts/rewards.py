@@ -38,7 +38,7 @@ def turn_rewards(table: TurnTable, *, weights: Mapping[str, float]) -> TurnValue
 
     A turn has a value where at least one of the names has one. Without names no turn has any. A
     name that the batch has not has no value anywhere: names exist where an episode earned one, and
-    in a batch nobody may have (`agentgym.trainers.named_rewards` tells that from a typo).
+    in a batch nobody may have (`agentgym.trainers.objective.named_rewards` tells that from a typo).
 
     Args:
         table: The trajectories.

@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from torch import Tensor, nn
 
 from agentgym import seeding
-from agentgym.concurrency import PolicyLoad
+from agentgym.concurrency.limiter import PolicyLoad
 from agentgym.errors import PolicyError
+from agentgym.policies.base import GenerateRequest, require_prompt_ids, require_prompts
 from agentgym.policies.transformers.batcher import Batcher, BatchLimits
 from agentgym.policies.transformers.forward import ModelRunner
 from agentgym.policies.transformers.jobs import Job, Outcome, StopScanner
 from agentgym.policies.transformers.weights import load_tensors
 from agentgym.policies.transformers.worker import Worker
-from agentgym.policy import GenerateRequest, require_prompt_ids, require_prompts
 from agentgym.records import Completion, TokenTrace
 from agentgym.renderer.base import Renderer
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agentgym import seeding
-from agentgym.concurrency import PolicyLoad
+from agentgym.concurrency.limiter import PolicyLoad
 from agentgym.errors import InfrastructureError
+from agentgym.policies.base import GenerateRequest, require_prompt_ids
 from agentgym.policies.vllm.control import EngineControl
 from agentgym.policies.vllm.gate import Gate
 from agentgym.policies.vllm.handshake import probe_ids
 from agentgym.policies.vllm.wire import CUT, Answer, Ask
-from agentgym.policy import GenerateRequest, require_prompt_ids
 from agentgym.records import Completion, FinishReason, Sampling, TokenTrace, VersionRun
 from agentgym.renderer.base import Renderer
 

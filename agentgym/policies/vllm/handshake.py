@@ -15,7 +15,7 @@ from agentgym.errors import PolicyError
 from agentgym.http import room_for
 from agentgym.policies.vllm.server import Server
 from agentgym.policies.vllm.wire import Ask, parse_scores, reading, score_body
-from agentgym.policy import Message
+from agentgym.records.messages import Message
 from agentgym.renderer.base import Renderer
 from agentgym.renderer.tokenizer import ChatTokenizer
 

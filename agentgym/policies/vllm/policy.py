@@ -14,16 +14,16 @@ from tenacity import (
     wait_random,
 )
 
-from agentgym.concurrency import PolicyLoad
+from agentgym.concurrency.limiter import PolicyLoad
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.http import Retries, ServerFaultError, ServerLostError, room_for
+from agentgym.policies.base import require_prompts
 from agentgym.policies.vllm.control import EngineControl, HttpControl
 from agentgym.policies.vllm.engine_policy import CONTINUED, EnginePolicy, Partial, Pause
 from agentgym.policies.vllm.fleet import Admit, Fleet, Member
 from agentgym.policies.vllm.handshake import score
 from agentgym.policies.vllm.server import Server
 from agentgym.policies.vllm.wire import CUT, Answer, completion_body, parse_completion
-from agentgym.policy import require_prompts
 from agentgym.records import Sampling
 from agentgym.renderer.base import Renderer
 

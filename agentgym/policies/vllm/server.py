@@ -10,8 +10,8 @@ from typing import Any
 
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.http import MIB, Call, HttpClient, Retries
+from agentgym.policies.vllm.keys import key_for
 from agentgym.policies.vllm.wire import reading
-from agentgym.serving.keys import key_for
 
 _MOST_BYTES = 4 * MIB
 """Of answers that are not about tokens."""

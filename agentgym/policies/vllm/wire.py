@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentgym.completions import check_logprobs
 from agentgym.errors import PolicyError
+from agentgym.policies.completions import check_logprobs
 from agentgym.records import Sampling
 
 _ID_MARK = "token_id:"

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from agentgym.env import Reply
+from agentgym.env.contract import Reply
+from agentgym.envs.web.browser.settings import Settings
+from agentgym.envs.web.browser.view import View
 from agentgym.envs.web.env import WebEnv
-from agentgym.envs.web.settings import Settings
 from agentgym.envs.web.shop.catalogue import catalogue
 from agentgym.envs.web.shop.expert import next_call
 from agentgym.envs.web.shop.site import HOST, respond
 from agentgym.envs.web.shop.state import Customer, Wish, score
 from agentgym.envs.web.shop.tasks import ENV_ID, LEVELS, check_levels, draw_task
-from agentgym.envs.web.view import View
-from agentgym.limits import Limits
 from agentgym.records import Task
+from agentgym.records.limits import Limits
 
 
 class ShopEnv(WebEnv):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from agentgym.envs.web.browser.view import Node, View
 from agentgym.envs.web.shop.state import Line, Wish
-from agentgym.envs.web.view import Node, View
 from agentgym.errors import EnvError
 from agentgym.records import Json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from agentgym.envs.web.server import Request, Response, redirect
+from agentgym.envs.web.browser.server import Request, Response, redirect
 from agentgym.envs.web.shop import pages
 from agentgym.envs.web.shop.catalogue import SIZE, SORTS, Filters, Product, catalogue, search
 from agentgym.envs.web.shop.state import MOST_LINES, MOST_QUANTITY, Customer, Line

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from agentgym.checks.env import check_env
-from agentgym.checks.episodes import exact_bounds
 from agentgym.checks.report import ContractError, Findings, Verdict, require
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env.contract import Action, Reply, TextEnv
+from agentgym.env.players import exact_bounds
+from agentgym.env.tool_env import ToolEnv
 from agentgym.errors import MissingExtraError, RegistryError
-from agentgym.limits import Limits
 from agentgym.records import Task
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.records.limits import Limits
+from agentgym.tool_formats.tools import tool
 
 
 class Vault(ToolEnv):

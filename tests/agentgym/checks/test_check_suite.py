@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym import registry
 from agentgym.checks.report import ContractError
 from agentgym.checks.suite import check_suite
-from agentgym.env import Action, Reply, TextEnv
+from agentgym.env import registry
+from agentgym.env.contract import Action, Reply, TextEnv
+from agentgym.env.suites import GeneratedSplit, Suite
+from agentgym.env.tool_env import ToolEnv
 from agentgym.records import Task
-from agentgym.suites import GeneratedSplit, Suite
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import tool
+from agentgym.tool_formats.tools import tool
 
 ENV = "test/echo-v0"
 

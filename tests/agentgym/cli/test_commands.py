@@ -23,7 +23,7 @@ from agentgym.files.checksums import write_checksums
 from agentgym.records import Completion, Sampling, Score, StopReason, Trajectory, Turn
 from agentgym.renderer.base import History
 from agentgym.runs import RunFolder
-from agentgym.runs.lines import DiskError
+from agentgym.runs.jsonl import DiskError
 
 
 def run_folder(path: Path, outcomes: list[float]) -> Path:
@@ -302,7 +302,7 @@ def test_eval_looks_at_its_target_before_it_evaluates(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "agentgym.door.run_evaluation", lambda *args, **kwargs: pytest.fail("it ran")
+        "agentgym.api.run_evaluation", lambda *args, **kwargs: pytest.fail("it ran")
     )
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()

@@ -13,7 +13,7 @@ import pytest
 
 import agentgym
 from agentgym.cli.main import main
-from agentgym.registry import register_env, unregister_env
+from agentgym.env.registry import register_env, unregister_env
 
 
 @pytest.fixture

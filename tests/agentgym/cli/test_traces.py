@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentgym import door
+from agentgym import api
 from agentgym.cli.main import main
 from agentgym.config import RunConfig
 from agentgym.errors import InfrastructureError, PolicyError
@@ -19,7 +19,7 @@ from agentgym.runs import RunFolder
 
 
 class Setup:
-    """Stands for `agentgym.trainers.setup`: opening the session does `work` and fails."""
+    """Stands for `agentgym.trainers.loop.setup`: opening the session does `work` and fails."""
 
     def __init__(self, work: Any, error: BaseException) -> None:
         self.work = work
@@ -78,8 +78,8 @@ def test_b7_a_folder_stays_only_if_there_is_work_in_it(
 ) -> None:
     pytest.importorskip("torch")
     setup = Setup(work, error)
-    monkeypatch.setattr(door, "load_part", lambda name: setup)
-    monkeypatch.setattr(door, "write_report", lambda path: None)
+    monkeypatch.setattr(api, "load_part", lambda name: setup)
+    monkeypatch.setattr(api, "write_report", lambda path: None)
     assert main(["train", "math/arithmetic", "eval.at_start=false", "--quiet"]) == code
     err = capsys.readouterr().err
     assert (here / "runs" / "arithmetic-grpo-1").is_dir() == stays
@@ -89,15 +89,15 @@ def test_b7_a_folder_stays_only_if_there_is_work_in_it(
 
 def test_b7_another_run_beside_it_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder.create(here / "runs" / "other", RunConfig()).close()
-    monkeypatch.setattr(door, "load_part", lambda name: Setup(build_base, PolicyError("no")))
+    monkeypatch.setattr(api, "load_part", lambda name: Setup(build_base, PolicyError("no")))
     with pytest.raises(PolicyError):
-        door.run_training(RunConfig(), here / "runs" / "new", is_resumed=False)
+        api.run_training(RunConfig(), here / "runs" / "new", is_resumed=False)
     assert [path.name for path in (here / "runs").iterdir()] == ["other"]
 
 
 def test_b7_a_resumed_run_s_folder_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder.create(here / "run", RunConfig()).close()
-    monkeypatch.setattr(door, "load_part", lambda name: Setup(build_base, PolicyError("no")))
+    monkeypatch.setattr(api, "load_part", lambda name: Setup(build_base, PolicyError("no")))
     with pytest.raises(PolicyError):
-        door.run_training(RunConfig(), here / "run", is_resumed=True)
+        api.run_training(RunConfig(), here / "run", is_resumed=True)
     assert (here / "run" / "config.yaml").is_file()

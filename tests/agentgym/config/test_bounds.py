@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.config import InvalidInputError, load_config
-from agentgym.config.files import parse_value, read_file
-from agentgym.config.problems import MOST_LINES
+from agentgym.config.validation import MOST_LINES
+from agentgym.config.yaml_files import parse_value, read_file
+from agentgym.env.task_files import read_rows
 from agentgym.errors import AgentGymError, ConfigError, RecordError, TaskError
 from agentgym.files import plain_yaml
 from agentgym.files.bounded import MAX_CONFIG_BYTES, MAX_DEPTH, DataError
 from agentgym.runs.folder import read_config
 from agentgym.runs.json_files import read_json
-from agentgym.task_files import read_rows
 
 # Ten levels, each nine times the one below: 9 ** 10 values in 400 bytes.
 BOMB = "a0: &a0 [x]\n" + "".join(
@@ -121,7 +121,7 @@ def test_f46_only_regular_files_are_read(
 
 
 def test_f46_a_preset_file_has_the_same_bounds(tmp_path: Path) -> None:
-    preset = pytest.importorskip("agentgym.trainers.preset")
+    preset = pytest.importorskip("agentgym.trainers.objective.preset")
     file = tmp_path / "mine.yaml"
     for content, what in HOSTILE.values():
         file.write_text(content, encoding="utf-8")

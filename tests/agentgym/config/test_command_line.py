@@ -129,7 +129,7 @@ def test_f52_what_is_written_out_is_structure(text: str, value: object) -> None:
 
 
 def test_f52_a_template_reaches_the_preset_and_a_list_is_told_how_to_quote() -> None:
-    preset = pytest.importorskip("agentgym.trainers.preset")
+    preset = pytest.importorskip("agentgym.trainers.objective.preset")
     key = "probes.gold_answer.template"
     loaded = preset.load_preset("igpo", parse_assignments([f"{key}={{answer}}"]).tree)
     assert loaded.probes[0].parameters["template"] == "{answer}"

@@ -102,7 +102,7 @@ def test_settings_are_at_most_two_levels_deep() -> None:
 
 
 def test_first_words_of_preset_keys_are_the_slots_of_a_preset() -> None:
-    preset = pytest.importorskip("agentgym.trainers.preset")
+    preset = pytest.importorskip("agentgym.trainers.objective.preset")
     about = {"name", "source", "status", "formula", "bias", "notes"}
     assert set(preset.Preset.model_fields) - about - {"rollout"} == SLOTS
     assert SLOTS.isdisjoint(SECTIONS)

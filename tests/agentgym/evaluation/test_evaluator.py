@@ -9,13 +9,13 @@ import gymnasium
 import pytest
 
 from agentgym.config import EnvSource, EvalConfig, RunConfig
-from agentgym.engine import Engine
-from agentgym.env import Action, TextEnv
+from agentgym.env.contract import Action, TextEnv
 from agentgym.errors import ConfigError, InfrastructureError, TaskError
 from agentgym.evaluation import EvaluationResult, choose_tasks, evaluate_policy, evaluation_sources
-from agentgym.limits import Limits
-from agentgym.policy import GenerateRequest
+from agentgym.policies.base import GenerateRequest
 from agentgym.records import Completion, Sampling, Task, Trajectory
+from agentgym.records.limits import Limits
+from agentgym.rollouts.engine import Engine
 
 ARITHMETIC: dict[str, dict[str, Any]] = {"math/arithmetic": {}}
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentgym import door
-from agentgym.asking import asked_evaluation
+from agentgym import api
 from agentgym.cli.evaluate_settings import run_lines, settings_of
 from agentgym.config import (
     EnvSource,
@@ -26,6 +25,7 @@ from agentgym.config import (
 )
 from agentgym.renderer.base import History
 from agentgym.runs import RunFolder
+from agentgym.runs.inputs import asked_evaluation
 
 PLAIN = {"instructions": False}
 
@@ -131,11 +131,11 @@ def test_f41_rollout_plays_as_the_run_trained(run: Path, monkeypatch: pytest.Mon
 
     def expert(policy: object, *, history: History) -> object:
         opened.append(history)
-        return door.open_policy("expert")
+        return api.open_policy("expert")
 
-    monkeypatch.setattr("agentgym.door.policy_of", expert)
-    (episode,) = door.rollout("math/arithmetic", str(run))
+    monkeypatch.setattr("agentgym.api.policy_of", expert)
+    (episode,) = api.rollout("math/arithmetic", str(run))
     assert episode.env_kwargs == PLAIN
     assert opened == [History.TEMPLATE]
-    (other,) = door.rollout("math/arithmetic", str(run), env_kwargs={})
+    (other,) = api.rollout("math/arithmetic", str(run), env_kwargs={})
     assert other.env_kwargs == {}

@@ -32,12 +32,13 @@ from agentgym.http import (
     SpreadTransport,
     room_for,
 )
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
 from agentgym.policies.vllm import Server
 from agentgym.policies.vllm.handshake import describe
 from agentgym.policies.vllm.wire import parse_completion, parse_scores
-from agentgym.policy import GenerateRequest, Message
 from agentgym.records import Sampling
+from agentgym.records.messages import Message
 
 KEY = "sk-1234567890abcdef"
 QUICK = Retries(attempts=2, first_wait_s=0.001)

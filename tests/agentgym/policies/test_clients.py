@@ -14,14 +14,15 @@ import pytest
 from agentgym.checks.policy import check_policy
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.http import Retries
+from agentgym.policies.base import GenerateRequest, Policy
 from agentgym.policies.human import HumanPolicy
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
-from agentgym.policies.scripted import ScriptedPolicy
-from agentgym.policy import GenerateRequest, Message, Policy
 from agentgym.records import Completion, FinishReason, Sampling, Source, TokenTrace, VersionRun
+from agentgym.records.messages import Message
 from agentgym.renderer.chat import ChatRenderer
 from agentgym.renderer.template import ChatTemplate
-from agentgym.renderer.toy import ToyTokenizer
+from agentgym.testing.scripted_policy import ScriptedPolicy
+from agentgym.testing.toy_tokenizer import ToyTokenizer
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<S>' + m.content + '<E>' }}{% endfor %}"

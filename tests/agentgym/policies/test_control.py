@@ -12,7 +12,7 @@ import pytest
 
 from agentgym.errors import PolicyError
 from agentgym.policies.vllm import HttpControl, Server
-from agentgym.serving.fake_http import FaultyServer, Handler, Request
+from agentgym.testing.fake_http import FaultyServer, Handler, Request
 
 CALLS: dict[str, Callable[[HttpControl], Awaitable[Any]]] = {
     "pause": lambda control: control.pause(),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentgym.errors import InfrastructureError
-from agentgym.policies.vllm_inprocess import sampled_logprobs
+from agentgym.policies.vllm.inprocess import sampled_logprobs
 
 
 def flat(starts: list[int], ids: list[int], logprobs: list[float]) -> Any:

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from agentgym.engine import Engine, GroupSpec
-from agentgym.env import Action, Reply, TextEnv
-from agentgym.limits import Limits
+from agentgym.env.contract import Action, Reply, TextEnv
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.transformers import TransformersPolicy
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, Sampling, Task, Trajectory
+from agentgym.records.limits import Limits
 from agentgym.renderer.base import History
 from agentgym.renderer.folder import load_renderer
 from agentgym.renderer.formats import Fixture, fixture_format
-from agentgym.samples import to_samples
+from agentgym.rollouts.engine import Engine, GroupSpec
+from agentgym.rollouts.samples import to_samples
 from agentgym.trainers.models.load import load_model
 from agentgym.trainers.models.tiny import build_tiny
 

@@ -23,9 +23,10 @@ from transformers import (
 
 from agentgym.checks.policy import check_policy
 from agentgym.errors import PolicyError
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.transformers import TransformersPolicy
-from agentgym.policy import GenerateRequest, Message
 from agentgym.records import Completion, FinishReason, Sampling, VersionRun
+from agentgym.records.messages import Message
 from agentgym.renderer.chat import ChatRenderer
 from agentgym.renderer.folder import load_renderer
 

@@ -16,10 +16,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from agentgym.checks.policy import check_policy
-from agentgym.concurrency import LoadAware
+from agentgym.concurrency.limiter import LoadAware
 from agentgym.errors import InfrastructureError, PolicyError
 from agentgym.http import SpreadTransport
-from agentgym.opening import open_policy
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.vllm import (
     Partial,
     Pause,
@@ -32,11 +32,11 @@ from agentgym.policies.vllm import (
 )
 from agentgym.policies.vllm.gate import Gate
 from agentgym.policies.vllm.wire import parse_completion, parse_scores
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, FinishReason, Sampling, VersionRun
 from agentgym.renderer.folder import load_renderer
-from agentgym.serving.fake import BLOCK, FakeVllm, Fault, FaultKind
-from agentgym.serving.fake_model import FakeModel
+from agentgym.runs.load_policy import open_policy
+from agentgym.testing.fake_model import FakeModel
+from agentgym.testing.fake_vllm import BLOCK, FakeVllm, Fault, FaultKind
 
 QUICK = Retries(first_wait_s=0.001, longest_wait_s=0.01)
 OPTIONS = VllmOptions(retries=QUICK, patience_s=5.0)

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym.engine import Engine, GroupSpec
-from agentgym.policies.scripted import ScriptedPolicy
-from agentgym.policy import GenerateRequest
-from agentgym.records import Task, ToolResult, Trajectory, codec
+from agentgym.env.registry import register_env, unregister_env
+from agentgym.env.tool_env import ToolEnv
+from agentgym.policies.base import GenerateRequest
+from agentgym.records import Task, ToolResult, Trajectory, serialization
 from agentgym.records.text import readable
-from agentgym.registry import register_env, unregister_env
+from agentgym.rollouts.engine import Engine, GroupSpec
 from agentgym.seeding import derive
-from agentgym.tool_env import ToolEnv
-from agentgym.tools import result_text, tool
+from agentgym.testing.scripted_policy import ScriptedPolicy
+from agentgym.tool_formats.tools import result_text, tool
 
 ENV_ID = "test/halves-v0"
 HALF = "\ud83d"
@@ -98,4 +98,4 @@ def test_f34_episode_with_halves_everywhere_is_played_and_stored() -> None:
     assert record.turns[0].observation == "bare\ufffd"
     assert record.turns[1].observation == '{"key\ufffd": ["inside\ufffd"]}'
     assert record.outcome == 1.0
-    assert codec.loads(codec.dumps(record)) == record
+    assert serialization.loads(serialization.dumps(record)) == record

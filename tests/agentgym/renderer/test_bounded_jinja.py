@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym.errors import RenderError
-from agentgym.policy import Message
+from agentgym.records.messages import Message
 from agentgym.renderer import template_meter
 from agentgym.renderer.formats import Fixture, fixture_format
 from agentgym.renderer.template import ChatTemplate

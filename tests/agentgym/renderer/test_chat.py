@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 import pytest
 
 from agentgym.errors import RenderError
-from agentgym.policy import Message
 from agentgym.records import Span, SpanKind
+from agentgym.records.messages import Message
 from agentgym.renderer.append_only import check_append_only
 from agentgym.renderer.base import History, RenderedPrompt, RenderedTurn, Renderer
 from agentgym.renderer.chat import ChatRenderer, with_history
 from agentgym.renderer.template import ChatTemplate
-from agentgym.renderer.toy import ToyTokenizer
+from agentgym.testing.toy_tokenizer import ToyTokenizer
 
 # One letter for each role keeps the ids short: u, a, t, s.
 LETTERS = "{% set r = {'user': 'u', 'assistant': 'a', 'tool': 't', 'system': 's'} %}"

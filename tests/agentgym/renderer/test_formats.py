@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.policy import Message
+from agentgym.records.messages import Message
 from agentgym.renderer.base import History, RenderedTurn
 from agentgym.renderer.chat import ChatRenderer
 from agentgym.renderer.folder import load_renderer

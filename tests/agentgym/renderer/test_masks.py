@@ -5,7 +5,6 @@ Toy ids: <B>=0 he=1 llo=2 hello=3 newline=4 <S>=8 <E>=9, any other character 256
 
 from __future__ import annotations
 
-from agentgym.policy import Message
 from agentgym.records import (
     Completion,
     SpanKind,
@@ -14,11 +13,12 @@ from agentgym.records import (
     Turn,
     VersionRun,
 )
+from agentgym.records.messages import Message
 from agentgym.renderer.base import History, RenderedTurn
 from agentgym.renderer.chat import ChatRenderer
 from agentgym.renderer.template import ChatTemplate
-from agentgym.renderer.toy import ToyTokenizer
-from agentgym.samples import ROLE_KINDS, to_samples
+from agentgym.rollouts.samples import ROLE_KINDS, to_samples
+from agentgym.testing.toy_tokenizer import ToyTokenizer
 
 # A message is its content and <E>; the generation prompt is <S>.
 PLAIN = (

@@ -22,7 +22,7 @@ from agentgym.runs.folder import (
     read_trajectories,
     write_atomic,
 )
-from agentgym.runs.lines import DiskError
+from agentgym.runs.jsonl import DiskError
 
 CONFIG = RunConfig(envs=(EnvSource(name="math/arithmetic-v0"),), seed=7)
 

@@ -16,10 +16,10 @@ pytest.importorskip("torch", reason="needs the extra train")
 
 from agentgym.cli.main import main
 from agentgym.config import EnvSource, RunConfig
-from agentgym.config.implications import implications
 from agentgym.errors import ConfigError
-from agentgym.opening import acting_problems
 from agentgym.renderer.formats import Fixture, fixture_format
+from agentgym.runs.dry_run import implications
+from agentgym.runs.load_policy import acting_problems
 from agentgym.runs.model_folder import find_cached, folder_problems
 from agentgym.runs.policies import policy_problems, read_policy
 from agentgym.trainers.models.load import load_model

@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from agentgym.errors import InfrastructureError
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.vllm import Retries, VllmOptions, connect
-from agentgym.policy import GenerateRequest
+from agentgym.policies.vllm.keys import key_for
 from agentgym.records import Sampling
-from agentgym.serving.keys import key_for
 from agentgym.serving.launch import (
     ServerDevice,
     ServerProcess,
@@ -34,7 +34,7 @@ from agentgym.serving.launch import (
 from agentgym.serving.supervisor import ServerState, Supervisor, Watched, WatchOptions
 from agentgym.trainers.models.tiny import build_tiny
 
-FAKE = "agentgym.serving.fake"
+FAKE = "agentgym.testing.fake_vllm"
 WATCH = WatchOptions(every_s=0.05, answer_s=0.5, engine_s=0.5, silences=2, start_s=30)
 CORPUS = ("The product of 37 and 48 is 1776. hello again ",) * 30
 

@@ -16,12 +16,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-from agentgym import registry
-from agentgym.env import TextEnv
+from agentgym.env import registry
+from agentgym.env.contract import TextEnv
+from agentgym.env.suites import load_suite
 from agentgym.envs.adapters.gymnasium_text import GymnasiumTextEnv
 from agentgym.errors import EnvError, RegistryError
-from agentgym.limits import Limits
-from agentgym.suites import load_suite
+from agentgym.records.limits import Limits
 
 ENV_ID = "some-package/Parrot-v0"
 

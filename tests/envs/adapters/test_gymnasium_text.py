@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 
 from agentgym.checks.env import check_env
-from agentgym.env import Reply, TextEnv
+from agentgym.env.contract import Reply, TextEnv
 from agentgym.envs.adapters.gymnasium_text import GymnasiumTextEnv, is_known, make_text_env
 from agentgym.errors import EnvError, RegistryError
-from agentgym.limits import Limits
 from agentgym.records import ErrorKind
+from agentgym.records.limits import Limits
 
 
 class Countdown(gymnasium.Env[str, str]):

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("textarena")
 
-from agentgym import registry
 from agentgym.checks.env import check_env
+from agentgym.env import registry
 from agentgym.envs.adapters.foreign import PrivateRandomness
 from agentgym.envs.adapters.textarena_env import ENV_ID
 from agentgym.errors import EnvError

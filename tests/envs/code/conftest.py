@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym.sandbox.portal import close_portal
+from agentgym.sandbox.shared_pools import close_portal
 
 KINDS = [pytest.param("bubblewrap", marks=pytest.mark.service), "subprocess"]
 

@@ -15,11 +15,11 @@ import agentgym
 from agentgym import seeding
 from agentgym.policies.expert import ExpertPolicy
 from agentgym.records import ErrorKind
-from agentgym.sandbox import portal
+from agentgym.sandbox import shared_pools
+from agentgym.sandbox.backends.bubblewrap import BubblewrapSandbox, find_hierarchy
 from agentgym.sandbox.base import MIB, SandboxLimits
-from agentgym.sandbox.bubblewrap import BubblewrapSandbox, find_hierarchy
-from agentgym.sandbox.cgroups import GROUP_PREFIX
-from agentgym.sandbox.owners import owned_name
+from agentgym.sandbox.host.cgroups import GROUP_PREFIX
+from agentgym.sandbox.host.process_tags import owned_name
 from agentgym.sandbox.pool import Lease, SandboxPool
 
 pytestmark = [pytest.mark.service, pytest.mark.soak]
@@ -79,12 +79,12 @@ def own_groups() -> list[Path]:
 @pytest.mark.timeout(3000)
 def test_a_thousand_episodes_with_boxes_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 records; each is right or an infrastructure failure, none a 0; nothing is left."""
-    portal.close_portal()
-    monkeypatch.setattr(portal, "SandboxPool", ChaosPool)
+    shared_pools.close_portal()
+    monkeypatch.setattr(shared_pools, "SandboxPool", ChaosPool)
     records = agentgym.rollout(
         "code/functions", ExpertPolicy(), tasks=EPISODES, max_concurrent=16, seed=3
     )
-    portal.close_portal()
+    shared_pools.close_portal()
     # An attempt that failed is a record of its own, beside the attempt after it.
     assert len(records) == len({record.id for record in records})
     assert len({record.task_id for record in records}) == EPISODES

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import agentgym
-from agentgym.env import Action
+from agentgym.env.contract import Action
+from agentgym.env.suites import check_leaks, load_suite
+from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.code import function_tasks, repair_tasks, shell_tasks
-from agentgym.envs.code.behaviour import behaviour, compiled, shown_values
+from agentgym.envs.code.equivalence import behaviour, compiled, shown_values
 from agentgym.envs.code.function_tasks import (
     Program,
     cases_of,
@@ -27,10 +29,10 @@ from agentgym.envs.code.unit_tests import code_of
 from agentgym.errors import EnvError
 from agentgym.records import ErrorKind, FinishReason, Task
 from agentgym.sandbox.base import SandboxUnavailableError
-from agentgym.suites import check_leaks, load_suite
-from agentgym.tool_env import ToolEnv
 
-pytestmark = pytest.mark.filterwarnings("ignore::agentgym.sandbox.subprocess.UnsafeSandboxWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::agentgym.sandbox.backends.subprocess.UnsafeSandboxWarning"
+)
 IDS = ("code/unit-tests-v0", "code/repair-v0", "code/shell-v0")
 
 
@@ -396,12 +398,12 @@ def test_a_fence_around_all_of_an_answer_is_taken_off(text: str, code: str) -> N
 
 
 def test_without_a_sandbox_reset_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentgym.envs.code import leases
+    from agentgym.envs.code import sandbox_client
 
     async def none(name: str) -> str:
         raise SandboxUnavailableError("no sandbox works: apt-get install bubblewrap")
 
-    monkeypatch.setattr(leases, "resolve", none)
+    monkeypatch.setattr(sandbox_client, "resolve", none)
     env = agentgym.make(IDS[0])
     with pytest.raises(SandboxUnavailableError, match="apt-get install bubblewrap"):
         env.reset(seed=0)

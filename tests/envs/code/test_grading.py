@@ -21,12 +21,14 @@ from agentgym.envs.code.grading import (
     run_program,
     two_orders,
 )
-from agentgym.envs.code.leases import with_fresh_box
 from agentgym.envs.code.mutations import mutants
 from agentgym.envs.code.probes import ATTACKS, attack_code
+from agentgym.envs.code.sandbox_client import with_fresh_box
 from agentgym.errors import InfrastructureError
 
-pytestmark = pytest.mark.filterwarnings("ignore::agentgym.sandbox.subprocess.UnsafeSandboxWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::agentgym.sandbox.backends.subprocess.UnsafeSandboxWarning"
+)
 
 
 @pytest.mark.parametrize(

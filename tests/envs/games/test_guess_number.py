@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from agentgym import registry
-from agentgym.env import TextEnv
+from agentgym.env import registry
+from agentgym.env.contract import TextEnv
+from agentgym.env.suites import load_suite
 from agentgym.envs.games import guess_number
 from agentgym.errors import EnvError
 from agentgym.records import ErrorKind, Task
-from agentgym.suites import load_suite
 
 
 def _task(low: int, secret: int, high: int) -> Task:

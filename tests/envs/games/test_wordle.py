@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym import registry, seeding
-from agentgym.env import TextEnv
+from agentgym import seeding
+from agentgym.env import registry
+from agentgym.env.contract import TextEnv
+from agentgym.env.suites import load_suite
 from agentgym.envs.games import wordle
 from agentgym.envs.games.words import WORDS
 from agentgym.records import ErrorKind, Task
-from agentgym.suites import load_suite
 
 
 # Working: letters in the right place first, then the spare letters of the secret from the left.

@@ -9,11 +9,11 @@ import gymnasium
 import pytest
 
 import agentgym
-from agentgym.env import Action
+from agentgym.env.contract import Action
+from agentgym.env.suites import check_leaks, load_suite
 from agentgym.envs.math.arithmetic_tasks import generate_task
 from agentgym.errors import EnvError
 from agentgym.records import ErrorKind, FinishReason, Task
-from agentgym.suites import check_leaks, load_suite
 
 ENV_ID = "math/arithmetic-v0"
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import agentgym
+from agentgym.env.suites import load_suite
 from agentgym.envs.math.problem_files import read_problems
 from agentgym.errors import TaskError
-from agentgym.suites import load_suite
 
 pytest.importorskip("math_verify")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentgym import registry
-from agentgym.envs.search.corpus import ENV_ID, Files, read_tasks
+from agentgym.env import registry
+from agentgym.envs.search.corpus.env import ENV_ID, Files, read_tasks
 from agentgym.records import Task
 
 ANA = ["Ana", ["Ana was born in Ro."]]

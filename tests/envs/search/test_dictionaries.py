@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from agentgym import registry
-from agentgym.envs.search.corpus import ENV_ID, Files, read_tasks
-from agentgym.envs.search.dictd import DictdCorpus
+from agentgym.env import registry
+from agentgym.envs.search.corpus.dictd import DictdCorpus
+from agentgym.envs.search.corpus.env import ENV_ID, Files, read_tasks
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

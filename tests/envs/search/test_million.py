@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import registry
-from agentgym.envs.search.documents import DocumentFile
-from agentgym.envs.search.graph_tasks import ENV_ID, generate_task, world_of
-from agentgym.envs.search.rendering import WorldCorpus
+from agentgym.env import registry
+from agentgym.envs.search.graph.rendering import WorldCorpus
+from agentgym.envs.search.graph.tasks import ENV_ID, generate_task, world_of
+from agentgym.envs.search.retrieval.documents import DocumentFile
 
 
 def _expert_outcome(env, documents: int, index: int) -> float:

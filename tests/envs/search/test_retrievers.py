@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.envs.search import bm25s_backend, retriever, scoring, tantivy_backend
-from agentgym.envs.search.documents import Document, ListCorpus
-from agentgym.envs.search.fts5_backend import MemoryRetriever
-from agentgym.envs.search.library import BACKENDS, open_library
-from agentgym.envs.search.retriever import Hit, NoRetriever, Retriever
+from agentgym.envs.search import scoring
+from agentgym.envs.search.retrieval import bm25s_backend, retriever, tantivy_backend
+from agentgym.envs.search.retrieval.documents import Document, ListCorpus
+from agentgym.envs.search.retrieval.fts5_backend import MemoryRetriever
+from agentgym.envs.search.retrieval.index_cache import BACKENDS, open_library
+from agentgym.envs.search.retrieval.retriever import Hit, NoRetriever, Retriever
 from agentgym.errors import InfrastructureError
 
 KINDS = (*BACKENDS, "memory")

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra web")
 
-from agentgym.envs.web.browser import POOL, BrowserPool
-from agentgym.envs.web.chromium import find_chromium
-from agentgym.envs.web.server import Request, Response
-from agentgym.envs.web.session import WebSession
-from agentgym.envs.web.settings import Settings
+from agentgym.envs.web.browser.browser import POOL, BrowserPool
+from agentgym.envs.web.browser.chromium import find_chromium
+from agentgym.envs.web.browser.server import Request, Response
+from agentgym.envs.web.browser.session import WebSession
+from agentgym.envs.web.browser.settings import Settings
 
 OpenPages = Callable[..., WebSession]
 

@@ -11,15 +11,15 @@ import pytest
 pytest.importorskip("playwright", reason="needs the extra web")
 pytest.importorskip("miniwob", reason="needs the extra web")
 
-from agentgym import registry
-from agentgym.engine import Engine, GroupSpec
-from agentgym.envs.web.browser import POOL, close_browsers
-from agentgym.envs.web.miniwob_tasks import ENV_ID, generate_task
-from agentgym.envs.web.processes import command_of, tree_of
-from agentgym.envs.web.spares import SPARES_EACH
+from agentgym.env import registry
+from agentgym.envs.web.browser.browser import POOL, close_browsers
+from agentgym.envs.web.browser.context_pool import SPARES_EACH
+from agentgym.envs.web.browser.processes import command_of, tree_of
+from agentgym.envs.web.miniwob.tasks import ENV_ID, generate_task
+from agentgym.policies.base import GenerateRequest
 from agentgym.policies.expert import ExpertPolicy
-from agentgym.policy import GenerateRequest
 from agentgym.records import Completion, ErrorKind, Trajectory
+from agentgym.rollouts.engine import Engine, GroupSpec
 
 pytestmark = pytest.mark.service
 PAGE = "click-checkboxes-large"

@@ -8,8 +8,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from agentgym import registry
-from agentgym.envs.web.server import Request
+from agentgym.env import registry
+from agentgym.env.suites import check_leaks, load_suite
+from agentgym.envs.web.browser.server import Request
 from agentgym.envs.web.shop.catalogue import (
     KINDS,
     SIZE,
@@ -23,7 +24,6 @@ from agentgym.envs.web.shop.site import HOST, respond
 from agentgym.envs.web.shop.state import Customer, Line, Wish, score
 from agentgym.envs.web.shop.tasks import ENV_ID, LEVELS, generate_task, is_held_out
 from agentgym.errors import EnvError
-from agentgym.suites import check_leaks, load_suite
 
 JACKET = next(
     product

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym.errors import ConfigError
-from agentgym.policy import Message
+from agentgym.records.messages import Message
 from agentgym.renderer.folder import load_renderer
 from agentgym.trainers.models.tiny import SHAPES, TinySize, build_tiny
 

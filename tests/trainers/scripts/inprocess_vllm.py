@@ -24,19 +24,19 @@ import torch
 
 from agentgym import train
 from agentgym.checks.policy import check_policy
-from agentgym.engine import Engine, GroupSpec
+from agentgym.env.suites import load_suite
 from agentgym.errors import PolicyError
-from agentgym.limits import Limits
-from agentgym.policies.vllm_inprocess import InprocessOptions, open_inprocess
-from agentgym.policy import GenerateRequest
+from agentgym.policies.base import GenerateRequest
+from agentgym.policies.vllm.inprocess import InprocessOptions, open_inprocess
 from agentgym.records import Sampling
+from agentgym.records.limits import Limits
 from agentgym.renderer.folder import load_renderer
+from agentgym.rollouts.engine import Engine, GroupSpec
 from agentgym.runs.folder import read_metrics, read_trajectories
-from agentgym.suites import load_suite
 from agentgym.trainers.models.load import load_model
-from agentgym.trainers.staging import untied_copy
-from agentgym.trainers.transfers import FolderTransfer
-from agentgym.trainers.weight_sync import FLOAT32, SyncedPolicy, probe_logprobs
+from agentgym.trainers.weight_sync.staging import untied_copy
+from agentgym.trainers.weight_sync.synced_policy import FLOAT32, SyncedPolicy, probe_logprobs
+from agentgym.trainers.weight_sync.transports import FolderTransfer
 
 
 async def episodes(policy: Any, count: int) -> list[Any]:

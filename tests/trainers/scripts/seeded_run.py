@@ -18,15 +18,15 @@ from typing import Any
 import torch
 
 from agentgym.config import load_config
-from agentgym.policy import GenerateRequest
+from agentgym.policies.base import GenerateRequest
 from agentgym.records import Completion, TokenTrace, VersionRun
 from agentgym.renderer.base import Renderer
 from agentgym.runs.folder import RunFolder, read_config
 from agentgym.runs.progress import Silent
-from agentgym.trainers.checkpoint import LoopState
-from agentgym.trainers.learner import Learner
-from agentgym.trainers.loop import run_loop
-from agentgym.trainers.setup import check_inputs, open_session
+from agentgym.trainers.learner.checkpoint import LoopState
+from agentgym.trainers.learner.learner import Learner
+from agentgym.trainers.loop.setup import check_inputs, open_session
+from agentgym.trainers.loop.train import run_loop
 
 SETTINGS: dict[str, Any] = {
     "envs": ["math/arithmetic"],

@@ -1,0 +1,1 @@
+"""The environment contract, tool environments, the registry, suites and decontamination."""

@@ -1,0 +1,1 @@
+"""Playing episodes: engine, one episode, groups, scoring, and training samples."""

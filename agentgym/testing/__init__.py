@@ -1,0 +1,1 @@
+"""Fakes for tests: a vLLM server, a scripted policy, a toy tokenizer."""

@@ -1,0 +1,1 @@
+"""Questions over a generated knowledge graph."""

@@ -1,0 +1,1 @@
+"""Documents, indices and retrievers."""

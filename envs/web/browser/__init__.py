@@ -1,0 +1,1 @@
+"""Browser processes, contexts, pages and what an agent sees of them."""

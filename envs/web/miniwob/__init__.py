@@ -1,0 +1,1 @@
+"""MiniWoB++ pages as an environment."""

@@ -1,5 +1,0 @@
-"""Scripted solutions of MiniWoB's pages: from the words of the task and the page to one action."""
-
-from agentgym.envs.web.solutions.base import Solution, solution_of
-
-__all__ = ["Solution", "solution_of"]

@@ -1,0 +1,1 @@
+"""The sandboxes by name: bubblewrap, Docker, a plain subprocess, none."""

@@ -1,0 +1,1 @@
+"""Host facilities: cgroups, seccomp filters, user ids, process tags."""

@@ -1,0 +1,1 @@
+"""Sandboxes that run programs through the supervisor inside them."""

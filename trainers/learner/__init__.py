@@ -1,0 +1,1 @@
+"""The learner: forward passes, optimiser, ranks, checkpoints, supervised warm start."""

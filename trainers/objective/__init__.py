@@ -1,0 +1,1 @@
+"""Presets, advantages of a batch, and the loss of a micro-batch."""

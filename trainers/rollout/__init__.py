@@ -1,0 +1,1 @@
+"""The task stream, the buffer of episodes, and their staleness."""

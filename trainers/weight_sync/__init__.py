@@ -1,0 +1,1 @@
+"""Policies that follow the learner: transports of weights and their verification."""
