@@ -16,15 +16,9 @@ if TYPE_CHECKING:
     from agentgym.config import EvalConfig, RunConfig
     from agentgym.env.contract import Action, Reply, TextEnv, UnicodeText
     from agentgym.env.registry import list_envs, make, register_env
-    from agentgym.env.suites import (
-        GeneratedSplit,
-        Origin,
-        Suite,
-        check_leaks,
-        list_suites,
-        load_suite,
-        register_suite,
-    )
+    from agentgym.env.suite import GeneratedSplit, Suite
+    from agentgym.env.suites import check_leaks, list_suites, load_suite, register_suite
+    from agentgym.env.task_files import Origin
     from agentgym.env.tool_env import ToolEnv
     from agentgym.errors import EnvError, InfrastructureError, ToolError
     from agentgym.records import Sampling, Task
@@ -71,11 +65,11 @@ _EXPORTS = {
     "GeneratedSplit": "agentgym.env.suites",
     "InfrastructureError": "agentgym.errors",
     "Limits": "agentgym.records.limits",
-    "Origin": "agentgym.env.suites",
+    "Origin": "agentgym.env.task_files",
     "Reply": "agentgym.env.contract",
     "RunConfig": "agentgym.config",
     "Sampling": "agentgym.records",
-    "Suite": "agentgym.env.suites",
+    "Suite": "agentgym.env.suite",
     "Task": "agentgym.records",
     "TextEnv": "agentgym.env.contract",
     "ToolEnv": "agentgym.env.tool_env",

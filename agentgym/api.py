@@ -20,7 +20,8 @@ from agentgym.config.loading import load_config
 from agentgym.config.schema import EvalConfig, RunConfig
 from agentgym.config.validation import InvalidInputError, Problem
 from agentgym.env import registry
-from agentgym.env.suites import TRAIN, list_suites, load_suite
+from agentgym.env.suites import list_suites, load_suite
+from agentgym.env.task_files import TRAIN
 from agentgym.evaluation.evaluator import OnEpisode, choose_tasks, evaluate_policy
 from agentgym.evaluation.result import EvaluationResult
 from agentgym.records import Json, Sampling, Task, Trajectory

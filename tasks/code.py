@@ -7,7 +7,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym.env.suites import GeneratedSplit, Origin, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.task_files import Origin
 
 
 def functions(*, levels: Sequence[int] = (1, 2, 3)) -> Suite:

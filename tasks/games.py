@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym.env.suites import GeneratedSplit, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
 
 
 def guess_number(*, levels: Sequence[int] | None = None) -> Suite:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym.env.suites import GeneratedSplit, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
 from agentgym.records import Json
 
 

@@ -7,7 +7,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym.env.suites import GeneratedSplit, Origin, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.task_files import Origin
 
 EASY_LEVELS = (2,)
 HARD_LEVELS = (3, 4, 5)

@@ -7,12 +7,12 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym.env.suites import GeneratedSplit, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
 
 
 def miniwob(*, task: str | Sequence[str] | None = None) -> Suite:
     """Return `web/miniwob`: pages in turn, splits disjoint by page and seed."""
-    return _suite("web/miniwob", "miniwob_tasks", task=task)
+    return _suite("web/miniwob", "miniwob.tasks", task=task)
 
 
 def shop(*, levels: Sequence[int] = (1, 2, 3, 4, 5)) -> Suite:

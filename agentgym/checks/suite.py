@@ -14,7 +14,9 @@ from agentgym.env import players, registry
 from agentgym.env.decontamination import near_duplicates
 from agentgym.env.first_observations import compare_first_looks
 from agentgym.env.players import Actor
-from agentgym.env.suites import HELD_OUT, GeneratedSplit, Suite, content_leaks, load_suite
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.suites import content_leaks, load_suite
+from agentgym.env.task_files import HELD_OUT
 from agentgym.records import Task
 from agentgym.records.serialization import dumps, loads
 from agentgym.rollouts.scoring import SUCCESS

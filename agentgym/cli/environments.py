@@ -14,7 +14,7 @@ from agentgym.errors import EnvError, TaskError
 from agentgym.records.limits import shorten_middle
 
 if TYPE_CHECKING:
-    from agentgym.env.suites import Suite
+    from agentgym.env.suite import Suite
 
 app = typer.Typer(help="Environments: list, show, check, play.", rich_markup_mode=None)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from agentgym.config.schema import EnvSource
 from agentgym.config.validation import Problem
 from agentgym.errors import nearest
 
@@ -28,11 +27,16 @@ _BOUNDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def sentence(error: Any) -> Problem:
-    """Return one of pydantic's error entries as a problem with its dotted key."""
+def sentence(error: Any, *, entry_keys: Collection[str] = ()) -> Problem:
+    """Return one of pydantic's error entries as a problem with its dotted key.
+
+    Args:
+        error: The entry.
+        entry_keys: Settings of an entry of `envs`, for the nearest name.
+    """
     location = [str(piece) for piece in error["loc"]]
     key, name = _names(location)
-    return Problem(key=key, text=_text(error, name))
+    return Problem(key=key, text=_text(error, name, entry_keys))
 
 
 def _names(location: list[str]) -> tuple[str, str]:
@@ -42,14 +46,14 @@ def _names(location: list[str]) -> tuple[str, str]:
     return (location[0] if is_deep else ".".join(location[:2])), name
 
 
-def _text(error: Any, name: str) -> str:
+def _text(error: Any, name: str, entry_keys: Collection[str]) -> str:
     kind, got = str(error["type"]), error["input"]
     context: Mapping[str, Any] = error.get("ctx", {})
     if not name:  # of the whole, such as settings that contradict each other
         return str(context.get("error", error["msg"]))
     if kind == "extra_forbidden":
         leaf = name.rpartition(".")[2]
-        hint = nearest(leaf, EnvSource.model_fields) if name.startswith("envs.") else ""
+        hint = nearest(leaf, entry_keys) if name.startswith("envs.") else ""
         return f"unknown setting {name!r}{hint}; arguments of an environment go into 'kwargs'"
     if kind == "missing":
         return f"{name!r} is missing"

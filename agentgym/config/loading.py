@@ -323,7 +323,7 @@ def _validate(
                 _nested(flat), context={"contradictions": contradictions}
             )
         except pydantic.ValidationError as error:
-            found = [sentence(item) for item in error.errors()]
+            found = [sentence(item, entry_keys=RunConfig.entry_keys) for item in error.errors()]
             problems.extend(found)
             bad |= {problem.key for problem in found}
             flat = {key: value for key, value in flat.items() if key not in bad}

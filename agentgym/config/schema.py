@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, JsonValue, ValidationInfo, model_validator
 
@@ -327,6 +327,8 @@ class ModelConfig(Section):
 
 class RunConfig(Section):
     """Everything that decides a run. Equal configs, code and machine give equal runs."""
+
+    entry_keys: ClassVar[tuple[str, ...]] = tuple(EnvSource.model_fields)
 
     envs: tuple[EnvSource, ...] = ()
     """Environments and suites to train on."""

@@ -6,6 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from agentgym.config.error_messages import sentence
+from agentgym.config.validation import InvalidInputError
+
 
 class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
@@ -13,6 +16,9 @@ class Section(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
     )
+
+    entry_keys: ClassVar[tuple[str, ...]] = ()
+    """Settings of an entry of `envs`, where the section has entries."""
 
     def __init__(self, /, **values: Any) -> None:
         """Make the section of plain values.
@@ -23,11 +29,9 @@ class Section(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            # Imported here: the sentences speak of the schema.
-            from agentgym.config.error_messages import sentence
-            from agentgym.config.validation import InvalidInputError
-
-            raise InvalidInputError([sentence(item) for item in error.errors()]) from None
+            raise InvalidInputError(
+                [sentence(item, entry_keys=self.entry_keys) for item in error.errors()]
+            ) from None
 
     # Pydantic's own mark: sections inside a section are validated with it, not made one by one.
     __init__.__dict__["__pydantic_base_init__"] = True

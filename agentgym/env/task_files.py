@@ -1,39 +1,44 @@
-"""Tasks in files: `read_rows`, `read_source`, and `splits_of` for questions with answers."""
+"""Tasks in files: `read_tasks`, `read_source`, and `splits_of` for questions with answers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from agentgym.env.suites import HELD_OUT, TRAIN, Origin, Suite
 from agentgym.errors import TaskError, nearest
 from agentgym.files import bounded
 from agentgym.records import Json, Task
 
+TRAIN = "train"
+HELD_OUT = "held_out"
 
-def read_rows(path: Path, *, name: str) -> Suite:
-    """Return the suite of a file of JSON lines, one task a line, with its file SOURCE beside it.
 
-    Each line holds the fields of `Task`; `split` is `train` unless given, and all lines must name
-    one `env_id`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the tasks of a suite come from and under which licence."""
+
+    licence: str
+    """SPDX name where there is one."""
+    origin: str
+    """Who made them, and where or how they were got."""
+
+
+def read_tasks(path: Path, *, name: str) -> list[Task]:
+    """Return the tasks of a file of JSON lines, the fields of `Task` on each; `name` is for errors.
 
     Raises:
-        TaskError: If the file or its SOURCE is missing, or a line is not a task.
+        TaskError: If the file is missing, holds no task, or a line is not a task.
     """
     if not path.is_file():
         raise TaskError(f"{name}: there is no file {path}")
     tasks = [_read_row(path, number, line) for number, line in _lines(path)]
     if not tasks:
         raise TaskError(f"{name}: {path} holds no task")
-    env_ids = sorted({task.env_id for task in tasks})
-    if len(env_ids) > 1:
-        raise TaskError(f"{name}: a suite has one environment (got {env_ids!r})")
-    names = sorted({task.split for task in tasks})
-    splits = {split: tuple(task for task in tasks if task.split == split) for split in names}
-    return Suite(name=name, env_id=env_ids[0], splits=splits, source=read_source(path.parent))
+    return tasks
 
 
 def read_source(folder: Path) -> Origin:

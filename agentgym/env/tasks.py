@@ -10,7 +10,8 @@ from typing import Any
 from agentgym import seeding
 from agentgym.env import registry
 from agentgym.env.author_code import author_code
-from agentgym.env.suites import HELD_OUT, TRAIN, GeneratedSplit, Split, Suite
+from agentgym.env.suite import GeneratedSplit, Split, Suite
+from agentgym.env.task_files import HELD_OUT, TRAIN
 from agentgym.errors import TaskError
 from agentgym.records import Json, Task
 

@@ -23,7 +23,8 @@ from agentgym.config.schema import Device, EnvSource, RunConfig, SamplingEngine
 from agentgym.config.validation import InvalidInputError, Problem
 from agentgym.env import registry
 from agentgym.env.first_observations import FirstLooks, compare_first_looks
-from agentgym.env.suites import LeakError, Suite, check_leaks, list_suites, load_suite
+from agentgym.env.suite import Suite
+from agentgym.env.suites import LeakError, check_leaks, list_suites, load_suite
 from agentgym.errors import AgentGymError, ConfigError, nearest
 from agentgym.evaluation.evaluator import choose_tasks, evaluation_sources
 from agentgym.records import Json, Task

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from agentgym.env.contract import Reply
-from agentgym.env.suites import GeneratedSplit
+from agentgym.env.suite import GeneratedSplit
 from agentgym.env.tool_env import ToolEnv
 from agentgym.envs.math.arithmetic_tasks import (
     MOST_OPERATIONS,

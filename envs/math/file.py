@@ -20,8 +20,8 @@ ENV_ID = "math/file-v0"
 class FileEnv(WordProblemEnv):
     r"""Solve a word problem from a file.
 
-    The outcome is 1 if `agentgym.envs.math.grading.grade` finds the answer right, else 0. An answer may
-    stand in the protocol's form, or in a `\boxed{...}` or after `####` in plain text. The named
+    The outcome is 1 if `agentgym.envs.math.grading.grade` finds the answer right, else 0. An answer
+    may stand in the protocol's form, or in a `\boxed{...}` or after `####` in plain text. The named
     reward `unreadable` (weight 0) is 1 where an answer was given that cannot be read.
     """
 

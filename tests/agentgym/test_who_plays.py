@@ -17,7 +17,8 @@ from agentgym.config import InvalidInputError
 from agentgym.env import registry
 from agentgym.env.contract import Action, Reply
 from agentgym.env.registry import register_env
-from agentgym.env.suites import GeneratedSplit, Suite, load_suite
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.suites import load_suite
 from agentgym.envs.games.guess_number import GuessNumberEnv
 from agentgym.envs.math.arithmetic import ArithmeticEnv
 from agentgym.errors import TaskError

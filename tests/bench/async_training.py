@@ -29,7 +29,7 @@ from typing import Any
 
 import agentgym
 from agentgym.env.registry import register_env
-from agentgym.env.suites import GeneratedSplit
+from agentgym.env.suite import GeneratedSplit
 from agentgym.envs.math.arithmetic import ArithmeticEnv
 from agentgym.evaluation import EvaluationResult
 from agentgym.evaluation.comparison import combine, compare

@@ -8,7 +8,8 @@ import pytest
 
 from agentgym.checks.suite import check_suite
 from agentgym.env import registry
-from agentgym.env.suites import HELD_OUT, list_suites, load_suite
+from agentgym.env.suites import list_suites, load_suite
+from agentgym.env.task_files import HELD_OUT
 from agentgym.errors import InfrastructureError, MissingExtraError, SandboxError
 
 SUITES = list_suites()

@@ -1,8 +1,8 @@
 """Presets: an objective as data, read from YAML into a frozen record.
 
 In order: `list_presets` and `load_preset`. Everything wrong with a preset is reported at once, with
-the nearest valid names. The record is `agentgym.trainers.objective.preset_schema`, what parts exist and which
-parameters they take `agentgym.trainers.parts.registry`.
+the nearest valid names. The record is `agentgym.trainers.objective.preset_schema`; which parts
+exist, and with which parameters, says `agentgym.trainers.parts.registry`.
 """
 
 from __future__ import annotations

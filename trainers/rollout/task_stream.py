@@ -14,7 +14,8 @@ from typing import cast
 from agentgym import seeding
 from agentgym.config import EnvSource
 from agentgym.env import suites
-from agentgym.env.suites import LeakError, Suite
+from agentgym.env.suite import Suite
+from agentgym.env.suites import LeakError
 from agentgym.records import Json, Task
 
 

@@ -2,8 +2,8 @@
 
 `FolderTransfer` (engines read a saved folder; CPU), `IpcTransfer` (learner and servers on one GPU),
 `SharedTransfer` (engine in this process, on one GPU) and `AdapterTransfer` (files of a low-rank
-adapter); across GPUs it is `NcclTransfer`, in `agentgym.trainers.weight_sync.nccl`. `prepare` does all
-that can be done while engines still sample; `send` is what they have to stop for.
+adapter); across GPUs it is `NcclTransfer`, in `agentgym.trainers.weight_sync.nccl`. `prepare` does
+all that can be done while engines still sample; `send` is what they have to stop for.
 """
 
 from __future__ import annotations

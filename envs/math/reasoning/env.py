@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from agentgym.env.suites import GeneratedSplit
+from agentgym.env.suite import GeneratedSplit
 from agentgym.envs.math.grading.chance_scores import LEAST, NULL_SCORES, UNDECLARED
 from agentgym.envs.math.reasoning import puzzles
 from agentgym.envs.math.word_problem import WordProblemEnv

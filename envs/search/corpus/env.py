@@ -58,7 +58,8 @@ class CorpusEnv(SearchEnv):
     """Questions of a file about a corpus of files.
 
     Args:
-        questions: File of questions, JSON lines or parquet; see `agentgym.envs.search.corpus.qa_files`.
+        questions: File of questions, JSON lines or parquet; see
+            `agentgym.envs.search.corpus.qa_files`.
         corpus: File, or files, of documents: JSON lines, parquet, or a dictionary's `.index`.
             Without one the documents that stand beside the questions are the corpus.
         backend: Retriever: `tantivy`, `bm25s`, `fts5`; or `none`.

@@ -10,7 +10,7 @@ from agentgym.checks.report import ContractError
 from agentgym.checks.suite import check_suite
 from agentgym.env import registry
 from agentgym.env.contract import Action, Reply, TextEnv
-from agentgym.env.suites import GeneratedSplit, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
 from agentgym.env.tool_env import ToolEnv
 from agentgym.records import Task
 from agentgym.tool_formats.tools import tool

@@ -79,7 +79,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "half" / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
     (tmp_path / "half" / "checkpoints").mkdir()
     from agentgym import tasks
-    from agentgym.env.suites import Suite
+    from agentgym.env.suite import Suite
 
     module = type(sys)("agentgym_test_suites")
     held_out = Task(id="a", env_id="math/arithmetic-v0", split="held_out")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from agentgym.config import InvalidInputError, load_config
 from agentgym.config.validation import MOST_LINES
 from agentgym.config.yaml_files import parse_value, read_file
-from agentgym.env.task_files import read_rows
+from agentgym.env.suites import read_rows
 from agentgym.errors import AgentGymError, ConfigError, RecordError, TaskError
 from agentgym.files import plain_yaml
 from agentgym.files.bounded import MAX_CONFIG_BYTES, MAX_DEPTH, DataError

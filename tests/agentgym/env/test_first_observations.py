@@ -20,7 +20,8 @@ from agentgym.config import InvalidInputError
 from agentgym.env import registry
 from agentgym.env.first_observations import compare_first_looks
 from agentgym.env.registry import register_env
-from agentgym.env.suites import GeneratedSplit, LeakError, Suite, check_leaks, load_suite
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.suites import LeakError, check_leaks, load_suite
 from agentgym.records import Task
 from agentgym.runs.preflight import checked_config
 
@@ -179,7 +180,7 @@ def test_b7_reset_that_raises_names_environment_function_file_and_line() -> None
     assert "KeyError: 'no such thing'" in text
     assert f"raised in {ENV}, start (" in text
     line = Broken.start.__code__.co_firstlineno + 1
-    assert f"test_first_looks.py:{line})" in text
+    assert f"test_first_observations.py:{line})" in text
 
 
 def test_generated_split_of_one_side_is_left_alone() -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from agentgym.env import registry, suites
-from agentgym.env.suites import Origin, Suite, check_leaks, load_suite, register_suite
-from agentgym.env.task_files import splits_of
+from agentgym.env.suite import Suite
+from agentgym.env.suites import check_leaks, load_suite, register_suite
+from agentgym.env.task_files import Origin, splits_of
 from agentgym.errors import RegistryError, TaskError
 from agentgym.records import Task
 

@@ -10,8 +10,9 @@ import pytest
 from agentgym.env import registry, suites
 from agentgym.env.contract import Reply, TextEnv
 from agentgym.env.registry import register_env
-from agentgym.env.suites import GeneratedSplit, LeakError, Suite, check_leaks, load_suite
-from agentgym.env.task_files import read_rows
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.suites import LeakError, check_leaks, load_suite, read_rows
+from agentgym.env.task_files import Origin
 from agentgym.errors import ConfigError, TaskError
 from agentgym.records import Task
 
@@ -137,7 +138,7 @@ ROW = {"id": "a", "env_id": ENV, "prompt": "1+1", "answers": ["2"], "tags": ["ea
 def test_read_rows_gives_splits_and_source(tmp_path: Path) -> None:
     path = write(tmp_path, [ROW, "", {**ROW, "id": "b", "split": "held_out"}])
     suite = read_rows(path, name="test/rows")
-    assert suite.source == suites.Origin(licence="MIT", origin="made up: here")
+    assert suite.source == Origin(licence="MIT", origin="made up: here")
     assert [t.id for t in suite.tasks("train")] == ["a"]
     assert suite.tasks("held_out")[0].answers == ("2",)
     assert suite.tasks("held_out")[0].tags == ("easy",)

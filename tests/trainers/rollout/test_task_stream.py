@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from agentgym.config import EnvSource
-from agentgym.env.suites import GeneratedSplit, LeakError, Suite
+from agentgym.env.suite import GeneratedSplit, Suite
+from agentgym.env.suites import LeakError
 from agentgym.errors import TaskError
 from agentgym.records import Task
 from agentgym.trainers.rollout.task_stream import TaskStream, WeightedSuite, open_sources
