@@ -62,7 +62,7 @@ _EXPORTS = {
     "Action": "agentgym.env.contract",
     "EnvError": "agentgym.errors",
     "EvalConfig": "agentgym.config",
-    "GeneratedSplit": "agentgym.env.suites",
+    "GeneratedSplit": "agentgym.env.suite",
     "InfrastructureError": "agentgym.errors",
     "Limits": "agentgym.records.limits",
     "Origin": "agentgym.env.task_files",

@@ -1,4 +1,4 @@
-"""The Python door: `rollout`, `evaluate`, `train`. The command line goes through it too.
+"""The Python interface: `rollout`, `evaluate`, `train`. The command line goes through it too.
 
 What lives in `agentgym.trainers` is reached by name when it is needed: the core imports no part,
 and `import agentgym` loads no torch.
@@ -41,12 +41,7 @@ from agentgym.runs.inputs import (
 )
 from agentgym.runs.load_policy import acting_problems, load_part, open_policy
 from agentgym.runs.policies import PolicyKind
-from agentgym.runs.preflight import (
-    argument_problems,
-    checked_config,
-    run_path,
-    split_problems,
-)
+from agentgym.runs.preflight import argument_problems, checked_config, run_path, split_problems
 from agentgym.runs.progress import ProgressSink, Silent
 
 RESUMABLE = frozenset(

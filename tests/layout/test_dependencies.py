@@ -81,7 +81,7 @@ def test_optional_packages_are_imported_in_functions(project: dict[str, Any]) ->
     core = _names(project["dependencies"])
     found = _imports(only_at_import=True)
     # trainers needs its extra as a whole; these core modules are reached by name only.
-    heavy = ("trainers/", "agentgym/policies/transformers/", "agentgym/policies/vllm_inprocess")
+    heavy = ("trainers/", "agentgym/policies/transformers/", "agentgym/policies/vllm/inprocess")
     eager = {
         name: outside
         for name, files in found.items()

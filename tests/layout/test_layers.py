@@ -11,6 +11,8 @@ import functools
 import grimp
 import pytest
 
+import agentgym
+
 MAX_MODULES_BESIDE_FOLDERS = 15
 # From the lowest layer up; a name may import what stands in a line above its own.
 LAYERS = {
@@ -142,3 +144,9 @@ def test_roots_show_the_plan() -> None:
     assert len([m for m in roots["agentgym"] if m not in folders]) <= 6
     assert len(roots["agentgym.trainers"]) <= 10
     assert len(LAYERS["agentgym.trainers"]) <= 7
+
+
+def test_no_package_hides_a_public_name() -> None:
+    """An imported sub-package becomes an attribute, in the place of a function of that name."""
+    roots = {module.partition(".")[2] for module in _graph().modules if module.count(".") == 1}
+    assert roots & set(agentgym.__all__) == set()
