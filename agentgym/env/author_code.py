@@ -19,7 +19,7 @@ from agentgym.concurrency.threads import run_blocking, run_coroutine
 from agentgym.errors import AgentGymError, EnvError, RegistryError
 from agentgym.records.text import readable
 
-_CORE = Path(__file__).parent
+_CORE = Path(__file__).parents[1]
 _STDLIB = Path(sysconfig.get_paths()["stdlib"])
 _PARTS = ("envs", "tasks")
 """Folders of the package that are written as an author writes: an error in them is theirs."""

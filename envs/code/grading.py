@@ -182,7 +182,7 @@ def _short(value: Any) -> str:
 def judge_source() -> bytes:
     """Return the program that runs tests in a box, complete in one text."""
     values = resources.files("agentgym.sandbox.inside").joinpath("values.py").read_text("utf-8")
-    judge = resources.files("agentgym.envs.code.inside").joinpath("judge.py").read_text("utf-8")
+    judge = resources.files("agentgym.envs.code.inside").joinpath("runner.py").read_text("utf-8")
     return joined_sources(values, judge, SHARED_IMPORT)
 
 

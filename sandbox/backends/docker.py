@@ -222,7 +222,7 @@ def default_engine() -> str | None:
 
 def image_command() -> str:
     """Return the command that builds the image of the boxes."""
-    folder = Path(__file__).resolve().parent / "images" / "python"
+    folder = Path(__file__).resolve().parents[1] / "images" / "python"
     return f"docker build -t {IMAGE} {folder}"
 
 
