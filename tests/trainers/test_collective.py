@@ -18,7 +18,7 @@ import dataclasses
 import importlib.util
 import torch
 from agentgym.errors import AgentGymError, ConfigError, InfrastructureError
-from agentgym.trainers import objective
+from agentgym.trainers.objective import prepare as objective
 from agentgym.trainers.learner.layout import UpdateOptions
 from agentgym.trainers.learner.learner import DivergedError, Learner
 from agentgym.trainers.objective.preset import load_preset
@@ -66,7 +66,7 @@ world.close()
 def test_f11_what_fails_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     """Two gloo processes: a loss that is NaN on rank 1 alone; a failure of rank 0 alone."""
     script = tmp_path / "ranks.py"
-    tests = str(Path(__file__).with_name("test_learner.py"))
+    tests = str(Path(__file__).parent / "learner" / "test_learner.py")
     script.write_text(_RANKS.format(tests=tests))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     command += ["--master-addr=127.0.0.1", "--master-port=0", "--rdzv-backend=c10d"]

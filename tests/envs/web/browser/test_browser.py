@@ -194,7 +194,7 @@ def test_f38_browser_ends_with_the_last_session_and_the_last_hold(
 def test_f38_browser_ends_with_the_last_close_of_an_environment() -> None:
     """In a process of its own: two environments, each with two episodes, closed one by one."""
     script = """
-from agentgym import registry
+from agentgym.env import registry
 from agentgym.envs.web.browser.browser import POOL
 from agentgym.envs.web.browser.processes import is_alive, tree_of
 envs = [registry.make("web/shop-v0") for _ in range(2)]
@@ -241,7 +241,7 @@ def test_process_that_ends_leaves_no_browser_j10() -> None:
     """One ends in an exception, with its session open."""
     script = """
 import os
-from agentgym import registry
+from agentgym.env import registry
 from agentgym.envs.web.browser.browser import POOL
 from agentgym.envs.web.browser.processes import tree_of
 env = registry.make("web/shop-v0")
@@ -266,7 +266,7 @@ def test_forked_child_has_browsers_of_its_own() -> None:
     """A child that plays does not touch the browser of its parent, whose episode goes on."""
     script = """
 import os
-from agentgym import registry
+from agentgym.env import registry
 from agentgym.envs.web import browser
 env = registry.make("web/shop-v0")
 env.reset(seed=0)
