@@ -51,6 +51,9 @@ async def run_loop(session: Session) -> Summary:
             while not session.is_finished(state):
                 state = await take_step(session, state)
                 await look_back(session, state)
+                # A cancellation that a whole step kept waiting is raised at a real wait, which a
+                # step whose episodes are there already has none of.
+                await asyncio.sleep(0)
         except (asyncio.CancelledError, InfrastructureError):
             save_what_is_whole(session, session.reached)
             raise
