@@ -267,7 +267,7 @@ def test_forked_child_has_browsers_of_its_own() -> None:
     script = """
 import os
 from agentgym.env import registry
-from agentgym.envs.web import browser
+from agentgym.envs.web.browser import browser
 env = registry.make("web/shop-v0")
 env.reset(seed=0)
 child = os.fork()
