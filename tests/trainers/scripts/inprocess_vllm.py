@@ -175,6 +175,8 @@ def trained(folder: Path, run: Path) -> dict[str, Any]:
     settings = {
         "envs": [{"name": "math/arithmetic", "kwargs": {"instructions": False}}],
         "policy": str(folder),
+        # Every answer of a random model is wrong; the bonus moves its weights all the same.
+        "preset_overrides": {"regularizers": [{"part": "entropy_bonus", "coefficient": 0.01}]},
         "rollout.engine": "vllm",
         "rollout.groups_per_step": 2,
         "rollout.group_size": 4,
