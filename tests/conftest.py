@@ -5,9 +5,12 @@ Fixtures live beside the tests that use them.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -37,3 +40,29 @@ def _no_secrets_left() -> Iterator[None]:
     from agentgym.redaction import forget
 
     forget()
+
+
+@pytest.fixture
+def checkpoint_state(tmp_path: Path) -> Callable[[Path], dict[str, Any]]:
+    """Return what reads a run's newest checkpoint: tensors by path, and counters without times."""
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    def read(run: Path) -> dict[str, Any]:
+        newest = sorted((run / "checkpoints").glob("step_*"))[-1]
+        target = tmp_path / f"state-of-{run.name}.pt"
+        dcp_to_torch_save(newest / "tensors", target)
+        loop = json.loads((newest / "state.json").read_text())
+        for name in ("elapsed_s", "step_s", "offsets"):
+            del loop["loop"][name]
+        return {**flat(torch.load(target, weights_only=False)), "state": loop}
+
+    def flat(tree: object, path: str = "") -> dict[str, Any]:
+        if not isinstance(tree, dict):
+            return {path: tree}
+        found: dict[str, Any] = {}
+        for key, value in tree.items():
+            found |= flat(value, f"{path}/{key}")
+        return found
+
+    return read

@@ -184,11 +184,16 @@ def registered_in(module: str) -> dict[str, EnvEntry]:
         }
 
 
+def without_version(env_id: str) -> str:
+    """Return an id without its version: `math/arithmetic` of `math/arithmetic-v0`."""
+    return _VERSION.sub("", env_id)
+
+
 def _versioned(env_id: str) -> str:
     """Return the id with the newest version of what is named without one."""
     if env_id in _entries or _VERSION.search(env_id):
         return env_id
-    others = [known for known in _entries if _VERSION.sub("", known) == env_id]
+    others = [known for known in _entries if without_version(known) == env_id]
     return max(others, key=lambda known: int(known.rpartition("-v")[2]), default=env_id)
 
 

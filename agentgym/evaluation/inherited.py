@@ -7,7 +7,6 @@ sampling, limits, history and seed of the run's own evaluations. In order: `own_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 
 from agentgym.config.schema import EnvSource, RunConfig
 from agentgym.config.validation import InvalidInputError, Problem
+from agentgym.env.registry import without_version
 from agentgym.redaction import REDACTED, redact
 
-_VERSION = re.compile(r"-v\d+$")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
 """Settings of an evaluation that say how a turn is drawn."""
 
@@ -99,4 +98,4 @@ def _arguments(config: RunConfig, name: str) -> list[Mapping[str, Any]]:
 
 def _is_same(one: str, other: str) -> bool:
     """Return whether two names mean one source: `math/arithmetic` is `math/arithmetic-v0` too."""
-    return one == other or (_VERSION.sub("", one) == other or one == _VERSION.sub("", other))
+    return other in {one, without_version(one)} or one == without_version(other)

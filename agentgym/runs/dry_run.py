@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
-import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from agentgym.config.schema import MICRO_BATCH_TOKENS, Device, Precision, RunConfig
@@ -17,11 +13,11 @@ from agentgym.env.suites import load_suite
 from agentgym.errors import AgentGymError, ConfigError
 from agentgym.records.limits import Limits
 from agentgym.runs.folder import read_config
+from agentgym.runs.model_folder import weights_in
 from agentgym.runs.policies import PolicyKind, read_policy, start_of
 
 _TINY_PARAMETERS: Mapping[str, float] = {"small": 0.4e6, "base": 3.5e6, "large": 21e6}
 _SMOLLM2_PARAMETERS = 134.5e6
-_MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 TOKENIZER_EPISODES = 512
 """Episodes from which the tokenizer of a new model learns its merges."""
 _ADAM_BYTES = 8  # two float32 moments
@@ -252,18 +248,8 @@ def parameter_count(policy: str) -> float | None:
     if name.kind is PolicyKind.CHECKPOINT and name.run is not None:
         return parameter_count(start_of(name.run, read_config(name.run)))
     files = sorted(folder.glob("*.safetensors")) if folder is not None else []
-    counts = [_weights_in(file) for file in files]
+    counts = [weights_in(file) for file in files]
     return sum(counts) if counts else None
-
-
-def _weights_in(file: Path) -> float:
-    """Return the number of weights in a safetensors file, from its header."""
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        # The length is whatever the file says.
-        header: dict[str, Any] = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
-    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-    return float(sum(math.prod(shape) for shape in shapes))
 
 
 def _bytes(count: float) -> str:

@@ -48,6 +48,7 @@ T = TypeVar("T", Trajectory, Score)
 _LONGEST_NAME = 100
 """Characters; file systems take 255 bytes, and numbers and endings come on top."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_CHECKPOINT = re.compile(r"step_(\d{6,})")
 
 
 class RunFolder:
@@ -284,6 +285,19 @@ def read_evaluations(path: Path) -> dict[str, dict[str, Any]]:
     """
     found = {file.stem: read_evaluation(file) for file in evaluation_files(path)}
     return dict(sorted(found.items(), key=lambda item: item[1].get("step") or 0))
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """Return the step that a checkpoint's folder is named after; None if it is named otherwise."""
+    match = _CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def checkpoint_folders(path: Path) -> dict[int, Path]:
+    """Return step -> folder of what lies in a folder of checkpoints, oldest first, whole or not."""
+    entries = path.iterdir() if path.is_dir() else ()
+    found = {step: e for e in entries if (step := checkpoint_step(e)) is not None}
+    return dict(sorted(found.items()))
 
 
 def evaluation_files(path: Path) -> list[Path]:

@@ -18,13 +18,13 @@ from agentgym.config.validation import InvalidInputError, Problem
 from agentgym.evaluation.evaluator import own_sources
 from agentgym.evaluation.inherited import own_settings, with_run_arguments
 from agentgym.policies.base import GenerateRequest, Policy
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import Json
 from agentgym.records.limits import Limits
 from agentgym.renderer.base import History
 from agentgym.runs.folder import read_config
 from agentgym.runs.load_policy import open_policy
 from agentgym.runs.policies import read_policy
-from agentgym.testing.scripted_policy import ScriptedPolicy
 
 AskedEnvs: TypeAlias = str | Sequence[str] | Mapping[str, Mapping[str, Json]]
 """An environment or suite, written as on the command line, or several; or name -> arguments."""

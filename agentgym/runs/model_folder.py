@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from agentgym.config.validation import Problem
 from agentgym.errors import ConfigError, MissingExtraError, RenderError
@@ -136,7 +136,8 @@ def _broken(path: Path) -> str:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _MOST_HEADER_BYTES):
                 return f"is cut off or no safetensors file ({size:,} bytes)"
-            header: Any = json.loads(file.read(length))
+            file.seek(0)
+            header: Any = _header_of(file)
     except (DataError, OSError) as error:
         return f"cannot be used: {_one_line(error)}"
     except (ValueError, RecursionError):
@@ -149,15 +150,30 @@ def _broken(path: Path) -> str:
     return "" if end == found else f"is cut off or damaged: {found:,} bytes of {end:,}"
 
 
+def weights_in(path: Path) -> float:
+    """Return the number of weights in a safetensors file that has nothing wrong with it."""
+    with open_regular(path) as file:
+        return float(sum(math.prod(entry["shape"]) for entry in _tensors(_header_of(file))))
+
+
+def _header_of(file: BinaryIO) -> Any:
+    """Return the header of a safetensors file, which is as long as the file's first bytes say."""
+    length = int.from_bytes(file.read(8), "little")
+    return json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
+
+
+def _tensors(header: Any) -> list[Any]:
+    return [entry for name, entry in header.items() if name != "__metadata__"]
+
+
 def _end_of_data(header: Any) -> int:
     """Return how many bytes the tensors of a file take.
 
     Raises:
         ValueError: If they overlap, leave gaps, or are not as long as their shapes say.
     """
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
     end = 0
-    for entry in sorted(tensors, key=lambda one: tuple(one["data_offsets"])):
+    for entry in sorted(_tensors(header), key=lambda one: tuple(one["data_offsets"])):
         start, stop = entry["data_offsets"]
         bits = _BITS.get(entry["dtype"]) or int(re.findall(r"^[A-Z](\d+)", entry["dtype"])[0])
         if start != end or (stop - start) * 8 != math.prod(entry["shape"]) * bits:

@@ -7,7 +7,6 @@ without loading anything), and `start_of` (the model that a run began from).
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +16,7 @@ from agentgym.config.schema import RunConfig
 from agentgym.config.validation import InvalidInputError, Problem
 from agentgym.errors import nearest
 from agentgym.files.checksums import damage
-from agentgym.runs.folder import CONFIG
+from agentgym.runs.folder import CHECKPOINTS, CONFIG, checkpoint_folders, checkpoint_step
 from agentgym.runs.model_folder import download_hint, find_cached, folder_problems
 
 TINY_SIZES = ("small", "base", "large")
@@ -36,7 +35,6 @@ _STARTS = ("warmstart", "base")
 """Folders of a run that hold the model it began from, the later one first."""
 _MODELS = ("policy", *_STARTS)
 """Folders of a run that hold a model."""
-_CHECKPOINT = re.compile(r"step_\d{6,}")
 _NAMES = ("tiny", *(f"tiny:{size}" for size in TINY_SIZES), "smollm2")
 _ACTING = ("expert", "human")
 
@@ -83,7 +81,8 @@ def read_policy(text: str) -> PolicyName:
     if _is_run(path):
         return PolicyName(text=text, kind=PolicyKind.RUN, run=path, folder=path / "policy")
     holder = path.absolute().parent
-    if _CHECKPOINT.fullmatch(path.name) and holder.name == "checkpoints" and _is_run(holder.parent):
+    is_step = checkpoint_step(path) is not None
+    if is_step and holder.name == CHECKPOINTS and _is_run(holder.parent):
         return PolicyName(text=text, kind=PolicyKind.CHECKPOINT, run=holder.parent, folder=path)
     run = holder if path.name in _MODELS and _is_run(holder) else None
     if not path.exists():
@@ -181,7 +180,7 @@ def _checkpoint_problems(name: PolicyName) -> Iterator[Problem]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints of a run, the newest last."""
-    return sorted(path for path in folder.glob("step_*") if damage(path) is None)
+    return [path for path in checkpoint_folders(folder).values() if damage(path) is None]
 
 
 def _place_problems(name: PolicyName, *, trained: bool) -> Iterator[Problem]:

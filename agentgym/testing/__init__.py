@@ -1,1 +1,1 @@
-"""Fakes for tests: a vLLM server, a scripted policy, a toy tokenizer."""
+"""Fakes for tests: a vLLM server and a toy tokenizer."""

@@ -16,9 +16,9 @@ from agentgym.concurrency.interruption import run_interruptible
 from agentgym.config import EnvSource, EvalConfig, InvalidInputError, OptimConfig, RunConfig
 from agentgym.errors import ConfigError, EnvError, TaskError
 from agentgym.policies.base import GenerateRequest
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.runs import RunFolder
 from agentgym.runs.inputs import asked_evaluation
-from agentgym.testing.scripted_policy import ScriptedPolicy
 
 
 def test_door_is_open_from_the_package() -> None:

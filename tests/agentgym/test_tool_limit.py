@@ -11,10 +11,10 @@ import pytest
 
 from agentgym.env.registry import register_env, unregister_env
 from agentgym.env.tool_env import ToolEnv
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import ErrorKind, StopReason, Task, Trajectory
 from agentgym.records.limits import Limits
 from agentgym.rollouts.engine import Engine, GroupSpec
-from agentgym.testing.scripted_policy import ScriptedPolicy
 from agentgym.tool_formats.tagged_json import TaggedJson
 from agentgym.tool_formats.tools import tool
 

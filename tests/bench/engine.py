@@ -23,9 +23,9 @@ from datetime import date
 from agentgym.env.contract import Action, Reply, TextEnv
 from agentgym.env.registry import register_env
 from agentgym.env.tool_env import ToolEnv
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import Task
 from agentgym.rollouts.engine import Engine, GroupSpec
-from agentgym.testing.scripted_policy import ScriptedPolicy
 from agentgym.tool_formats.tools import tool
 
 EPISODES = 64

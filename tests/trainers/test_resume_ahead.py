@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from agentgym.records import Completion, Score, Trajectory
 from agentgym.runs.folder import read_metrics, read_scores, read_trajectories
@@ -83,25 +84,6 @@ def scores(run: Path) -> dict[str, Score]:
     return by_id
 
 
-def state(run: Path, tmp_path: Path) -> dict[str, object]:
-    newest = sorted((run / "checkpoints").glob("step_*"))[-1]
-    target = tmp_path / f"{run.name}.pt"
-    dcp_to_torch_save(newest / "tensors", target)
-    loop = json.loads((newest / "state.json").read_text())
-    for name in ("elapsed_s", "step_s", "offsets"):
-        del loop["loop"][name]
-    return {**flat(torch.load(target, weights_only=False)), "state": loop}
-
-
-def flat(tree: object, path: str = "") -> dict[str, object]:
-    if isinstance(tree, dict):
-        found: dict[str, object] = {}
-        for key, value in tree.items():
-            found |= flat(value, f"{path}/{key}")
-        return found
-    return {path: tree}
-
-
 def outstanding(run: Path) -> list[int]:
     found = sorted((run / "checkpoints").glob("step_*"))
     if not found:
@@ -112,6 +94,7 @@ def outstanding(run: Path) -> list[int]:
 @pytest.mark.timeout(1200)
 def test_run_killed_with_work_in_flight_ends_bit_equal_to_an_unbroken_one_i5(
     tmp_path: Path,
+    checkpoint_state: Callable[[Path], dict[str, Any]],
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     unbroken = start(str(whole), f"steps={STEPS}")
@@ -133,13 +116,13 @@ def test_run_killed_with_work_in_flight_ends_bit_equal_to_an_unbroken_one_i5(
     assert len(episodes(whole)) == STEPS * 2 * 3
     assert scores(broken) == scores(whole)
     assert scores(whole).keys() == episodes(whole).keys()
-    first, second = state(whole, tmp_path), state(broken, tmp_path)
+    first, second = checkpoint_state(whole), checkpoint_state(broken)
     assert first.keys() == second.keys()
     assert any("exp_avg" in key for key in first)
     for key, value in first.items():
         other = second[key]
         if isinstance(value, torch.Tensor):
-            assert torch.equal(value, other), key  # type: ignore[arg-type]
+            assert torch.equal(value, other), key
         else:
             assert value == other, key
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from torch.distributed.checkpoint.state_dict import (
 from agentgym.errors import CheckpointError, UnusableCheckpointError
 from agentgym.files.bounded import DataError, read_text
 from agentgym.files.checksums import damage, sync_folder, write_checksums
-from agentgym.runs.folder import STATE_FILE
+from agentgym.runs.folder import STATE_FILE, checkpoint_folders
 from agentgym.trainers.learner.distributed import World
 from agentgym.trainers.learner.learner import Learner
 from agentgym.trainers.learner.optimizer import fill_state
@@ -43,7 +42,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SCHEMA = 1
-_NAME = re.compile(r"step_(\d{6,})")
 TENSORS = "tensors"
 WARM_START = "warmstart"
 """Checkpoint of a warm start; it goes when that of a step is there."""
@@ -153,13 +151,10 @@ def latest(folder: Path) -> Path | None:
     Raises:
         UnusableCheckpointError: If there are checkpoints and all of them are damaged.
     """
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = {int(match[1]): e for e in entries if (match := _NAME.fullmatch(e.name))}
-    for entry in entries:
-        if entry.name.startswith(".step_"):
-            logger.warning("ignoring the incomplete checkpoint %s", entry)
+    for entry in sorted(folder.glob(".step_*")):
+        logger.warning("ignoring the incomplete checkpoint %s", entry)
     wrong: list[str] = []
-    for _, path in sorted(found.items(), reverse=True):
+    for path in reversed(checkpoint_folders(folder).values()):
         problem = damage(path)
         if problem is None:
             if wrong:
@@ -290,8 +285,8 @@ def restore_chance(states: Mapping[str, torch.Tensor]) -> None:
 
 def _drop_others(folder: Path, step: int, *, keep: int) -> None:
     """Delete the checkpoints after `step`, and of those up to it all but the newest `keep`."""
-    found = {int(match[1]): e for e in folder.iterdir() if (match := _NAME.fullmatch(e.name))}
-    kept = sorted(number for number in found if number <= step)[-keep:]
+    found = checkpoint_folders(folder)
+    kept = [number for number in found if number <= step][-keep:]
     for number, path in found.items():
         if number not in kept:
             shutil.rmtree(path)

@@ -17,11 +17,11 @@ from agentgym.http import Retries
 from agentgym.policies.base import GenerateRequest, Policy
 from agentgym.policies.human import HumanPolicy
 from agentgym.policies.openai_compatible import OpenAICompatiblePolicy
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import Completion, FinishReason, Sampling, Source, TokenTrace, VersionRun
 from agentgym.records.messages import Message
 from agentgym.renderer.chat import ChatRenderer
 from agentgym.renderer.template import ChatTemplate
-from agentgym.testing.scripted_policy import ScriptedPolicy
 from agentgym.testing.toy_tokenizer import ToyTokenizer
 
 TEMPLATE = (

@@ -23,6 +23,7 @@ from agentgym.env.registry import register_env, unregister_env
 from agentgym.errors import PolicyError
 from agentgym.policies.base import GenerateRequest
 from agentgym.policies.completions import checked, whole_characters
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import (
     Completion,
     ErrorKind,
@@ -37,7 +38,6 @@ from agentgym.records.messages import Message
 from agentgym.renderer.chat import ChatRenderer
 from agentgym.renderer.template import ChatTemplate
 from agentgym.rollouts.engine import Engine, GroupSpec
-from agentgym.testing.scripted_policy import ScriptedPolicy
 from agentgym.testing.toy_tokenizer import ToyTokenizer
 
 ENV_ID = "test/echo-v0"

@@ -12,11 +12,11 @@ import pytest
 from agentgym.env.registry import register_env, unregister_env
 from agentgym.env.tool_env import ToolEnv
 from agentgym.policies.base import GenerateRequest
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import Task, ToolResult, Trajectory, serialization
 from agentgym.records.text import readable
 from agentgym.rollouts.engine import Engine, GroupSpec
 from agentgym.seeding import derive
-from agentgym.testing.scripted_policy import ScriptedPolicy
 from agentgym.tool_formats.tools import result_text, tool
 
 ENV_ID = "test/halves-v0"

@@ -15,6 +15,7 @@ import pytest
 from agentgym.cli.main import main
 from agentgym.config import RunConfig
 from agentgym.errors import RecordError
+from agentgym.policies.scripted import ScriptedPolicy
 from agentgym.records import Task
 from agentgym.rollouts.episode_state import Episode, EpisodeSpec
 from agentgym.runs.folder import RunFolder
@@ -29,7 +30,6 @@ from agentgym.runs.status import (
     process_state,
     read_live,
 )
-from agentgym.testing.scripted_policy import ScriptedPolicy
 
 EPISODE = LiveEpisode(
     id="g3-e0",
